@@ -124,7 +124,7 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
     check_deletion(&client, &identity, &config).await?;
 
     let limit = config.shutdown.timeout;
-    let readers = NodeImpersonation::choose(&config, &client, &identity).await?;
+    let readers = NodeImpersonation::choose(&config, &registry, &client, &identity).await?;
     let kubelets = Kubelets::new(resources, &config, &client, counters, server_metrics, &supervisor);
     let means = Means { client, identity, readers, metrics: node_metrics, kubelets };
     let fleet = Fleet::start(config, &registry, means, &supervisor, &process).await?;

@@ -34,6 +34,7 @@ pub struct Error {
 /// | `Throttled` | retries, not before the given time | 429 | `RESOURCE_EXHAUSTED` 8 |
 /// | `Exhausted` | keeps the pod Pending with the reason; retries slowly | 507 | `RESOURCE_EXHAUSTED` 8 |
 /// | `Denied` | records an event on the pod; retries slowly | 502 | `PERMISSION_DENIED` 7 |
+/// | `Blocked` | keeps the pod Pending and shows the reason on it, with an event; retries slowly | 503 | `UNAVAILABLE` 14 |
 /// | `Cancelled` | retries silently unless the process is stopping | 499 | `CANCELLED` 1 |
 /// | `Internal` | retries with back-off and jitter, without a limit | 500 | `INTERNAL` 13 |
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub enum Kind {
     Exhausted,
     /// The backend rejected the credentials or denied access.
     Denied,
+    /// Something that is neither the pod's fault nor a failure keeps the pod from starting, for this CamelCase reason.
+    Blocked(&'static str),
     /// The call was cancelled.
     Cancelled,
     /// Any other failure: a bug of the provider or its backend.
@@ -153,7 +156,7 @@ impl Kind {
             Self::Invalid | Self::Unsupported => Reaction::Refuse,
             Self::Unresolved(_) => Reaction::Await,
             Self::Unavailable | Self::Throttled { .. } | Self::Cancelled | Self::Internal => Reaction::Retry,
-            Self::Exhausted | Self::Denied => Reaction::RetrySlowly,
+            Self::Exhausted | Self::Denied | Self::Blocked(_) => Reaction::RetrySlowly,
         }
     }
 
@@ -173,7 +176,7 @@ impl Kind {
             Self::Invalid => 400,
             Self::Unsupported => 501,
             Self::Unresolved(_) => 424,
-            Self::Unavailable => 503,
+            Self::Unavailable | Self::Blocked(_) => 503,
             Self::Throttled { .. } => 429,
             Self::Exhausted => 507,
             Self::Denied => 502,
@@ -194,7 +197,7 @@ impl Kind {
             Self::Unresolved(_) => 9,
             Self::Unsupported => 12,
             Self::Internal => 13,
-            Self::Unavailable => 14,
+            Self::Unavailable | Self::Blocked(_) => 14,
         }
     }
 
@@ -210,6 +213,7 @@ impl Kind {
             Self::Throttled { .. } => "Throttled",
             Self::Exhausted => "Exhausted",
             Self::Denied => "Denied",
+            Self::Blocked(_) => "Blocked",
             Self::Cancelled => "Cancelled",
             Self::Internal => "Internal",
         }
@@ -238,6 +242,7 @@ mod tests {
             Kind::Throttled { after: Some(Duration::from_secs(3)) },
             Kind::Exhausted,
             Kind::Denied,
+            Kind::Blocked("NameConflict"),
             Kind::Cancelled,
             Kind::Internal,
         ]

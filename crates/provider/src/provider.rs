@@ -153,6 +153,12 @@ pub trait Factory: Send + Sync + 'static {
         false
     }
 
+    /// The names of the nodes that [`Backend::nodes`] adds with this configuration, as far as they are known before it is opened: the
+    /// process checks at start whether it may act for them.
+    fn node_names(&self, _config: &Config, node_name: &str) -> Vec<String> {
+        vec![node_name.to_owned()]
+    }
+
     /// Reads the configuration and connects. `Invalid` means that the configuration is wrong: the message says where, and
     /// what to write instead; the process ends. `Unavailable` is retried by the caller.
     async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>>;

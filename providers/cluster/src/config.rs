@@ -11,9 +11,10 @@ use serde::Deserialize;
 use vk_provider::{Config, Error, Quantity, Result};
 
 use crate::{
-    names::NamespaceMapping,
+    copies::KeptMetadata,
+    names::{self, NamespaceMapping},
     node::{NodeShare, is_label_value},
-    translate::{ApiAccess, TranslationPolicy},
+    translate::{Accounts, AllowedChoices, ApiAccess, PodSecurity, TranslationPolicy},
 };
 
 /// The settings, with all defaults filled in.
@@ -41,6 +42,12 @@ pub struct Settings {
     pub daemon_sets: bool,
     /// Names of StorageClasses in the lower cluster; classes that are not listed keep their names.
     pub storage_classes: BTreeMap<String, String>,
+    /// Whether claims of our own StorageClasses get their volumes in the lower cluster.
+    pub storage: bool,
+    /// The labels and annotations that copies of ConfigMaps, Secrets and claims keep.
+    pub copied_metadata: KeptMetadata,
+    /// What happens to pods of StatefulSets on a lower node that is lost.
+    pub lost_stateful_sets: LostStatefulSetPolicy,
     /// The virtual nodes of the lower cluster; if empty, one node with the name given to the process.
     pub nodes: Vec<NodeOverrides>,
 }
@@ -72,6 +79,18 @@ pub enum LostPodPolicy {
     Recreate,
 }
 
+/// What happens to pods of StatefulSets, and of other controllers that may create a pod of the same name again, on a lower node that is
+/// lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum LostStatefulSetPolicy {
+    /// They stay until the lower cluster confirms that their containers have ended.
+    #[default]
+    Wait,
+    /// They fail as other pods do, and another pod of the name is created, although their containers may be running.
+    Fail,
+}
+
 /// The configuration file.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
@@ -89,13 +108,21 @@ struct ConfigFile {
     ignore_labels: Option<Vec<String>>,
     ignore_annotations: Vec<String>,
     keep_pod_affinity: Option<bool>,
-    host_access: Option<bool>,
+    host_access: bool,
+    pod_security: Option<PodSecurity>,
     api_access: ApiAccess,
+    service_account: Option<String>,
+    service_accounts: BTreeMap<String, String>,
+    allow: AllowedChoices,
+    copy_labels: BTreeSet<String>,
+    copy_annotations: BTreeSet<String>,
     priority_classes: BTreeMap<String, String>,
     runtime_classes: BTreeMap<String, String>,
     storage_classes: BTreeMap<String, String>,
+    storage: bool,
     lost: LostPodPolicy,
     lost_after_seconds: Option<u64>,
+    lost_stateful_sets: LostStatefulSetPolicy,
     ignored_namespaces: Option<Vec<String>>,
     daemon_sets: bool,
     nodes: Vec<NodeOverrides>,
@@ -181,6 +208,20 @@ impl ConfigFile {
                 ));
             }
         }
+        let pod_security = match (self.host_access, self.pod_security) {
+            (true, Some(_)) => {
+                return Err("hostAccess, podSecurity: with `hostAccess: true` nothing is refused: set only one of them".to_owned());
+            }
+            (true, None) => PodSecurity::Privileged,
+            (false, level) => level.unwrap_or_default(),
+        };
+        check_accounts(self.service_account.as_deref(), &self.service_accounts)?;
+        for (option, keys) in [("copyLabels", &self.copy_labels), ("copyAnnotations", &self.copy_annotations)]
+        {
+            if let Some(key) = keys.iter().find(|key| key.starts_with(names::PREFIX)) {
+                return Err(format!("{option}: {key} is reserved for the provider"));
+            }
+        }
         let default = TranslationPolicy::default();
         Ok(Settings {
             kubeconfig: self.kubeconfig,
@@ -201,18 +242,34 @@ impl ConfigFile {
                 ignored_labels: self.ignore_labels.unwrap_or(default.ignored_labels),
                 ignored_annotations: self.ignore_annotations,
                 keeps_pod_affinity: self.keep_pod_affinity.unwrap_or(true),
-                host_access: self.host_access.unwrap_or(true),
+                pod_security,
                 access: self.api_access,
+                accounts: Accounts { default: self.service_account, by_upper: self.service_accounts },
                 priority_classes: self.priority_classes,
                 runtime_classes: self.runtime_classes,
+                allowed: self.allow,
             },
             lost: self.lost,
             lost_after: Duration::from_secs(self.lost_after_seconds.unwrap_or(300)),
             ignored_namespaces,
             daemon_sets: self.daemon_sets,
             storage_classes: self.storage_classes,
+            storage: self.storage,
+            copied_metadata: KeptMetadata { labels: self.copy_labels, annotations: self.copy_annotations },
+            lost_stateful_sets: self.lost_stateful_sets,
             nodes: self.nodes,
         })
+    }
+}
+
+fn check_accounts(default: Option<&str>, by_upper: &BTreeMap<String, String>) -> Result<(), String> {
+    let empty = by_upper.iter().find(|(upper, lower)| upper.is_empty() || lower.is_empty());
+    match empty {
+        _ if default == Some("") => Err("serviceAccount: must not be empty".to_owned()),
+        Some((upper, lower)) => Err(format!(
+            "serviceAccounts: {upper:?}: {lower:?}: expected NAME or NAMESPACE/NAME of an upper account, and the name of a lower one"
+        )),
+        None => Ok(()),
     }
 }
 
@@ -295,6 +352,20 @@ mod tests {
         );
         assert_eq!((settings.lost, settings.lost_after), (LostPodPolicy::Fail, Duration::from_mins(5)));
         assert_eq!(settings.ignored_namespaces, ["kube-system"]);
+        let policy = &settings.policy;
+        assert_eq!((policy.pod_security, policy.access), (PodSecurity::Baseline, ApiAccess::None));
+        assert_eq!((&policy.allowed, &policy.accounts), (&AllowedChoices::default(), &Accounts::default()));
+        assert_eq!(settings.copied_metadata, KeptMetadata::default(), "no label of a copy is kept");
+        assert_eq!(settings.lost_stateful_sets, LostStatefulSetPolicy::Wait);
+    }
+
+    #[test]
+    fn host_access_and_pod_security_name_one_level() {
+        let level = |value: serde_json::Value| read(value).unwrap().policy.pod_security;
+        assert_eq!(level(json!({"hostAccess": true})), PodSecurity::Privileged);
+        assert_eq!(level(json!({"hostAccess": false})), PodSecurity::Baseline);
+        assert_eq!(level(json!({"podSecurity": "baseline"})), PodSecurity::Baseline);
+        assert_eq!(level(json!({"podSecurity": "restricted"})), PodSecurity::Restricted);
     }
 
     #[test]
@@ -313,6 +384,12 @@ mod tests {
             (json!({"nodes": [{"name": "a"}, {"name": "a"}]}), "nodes[1].name: duplicate name a"),
             (json!({"nodes": [{"name": "a", "percent": 101}]}), "nodes[0].percent: 101"),
             (json!({"nodes": [{"name": "a", "selector": {}}]}), "selector"),
+            (json!({"hostAccess": true, "podSecurity": "restricted"}), "only one of them"),
+            (json!({"podSecurity": "privileged"}), "privileged"),
+            (json!({"serviceAccount": ""}), "serviceAccount: must not be empty"),
+            (json!({"serviceAccounts": {"a": ""}}), "serviceAccounts: \"a\""),
+            (json!({"allow": {"scheduler": []}}), "scheduler"),
+            (json!({"copyLabels": [names::ORIGIN]}), "copyLabels: multicluster"),
         ] {
             let message = read(value).unwrap_err();
             assert!(message.contains(words), "{words:?} in {message}");

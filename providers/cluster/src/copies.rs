@@ -27,17 +27,20 @@ use tokio::{
 };
 use tracing::{debug, error};
 use vk_kube::{Client, Kind as ErrorKind};
-use vk_provider::{Error, EventKind, PodEvent, PodRef, Result, error};
+use vk_provider::{
+    Error, EventKind, PodEvent, PodRef, Result, error,
+    resolve::{Reference, ReferenceKind},
+};
 use vk_supervisor::{Supervisor, task};
 
 pub(crate) use self::calls::references;
 pub use self::{
     copy_state::{LowerCall, Readiness},
-    kind::Kind,
+    kind::{KeptMetadata, Kind},
     state_machine::GRACE,
 };
 use self::{
-    diff::CopyKey,
+    diff::{CopyKey, UpperRef},
     state_machine::{Action, CopyStateMachine, Event},
 };
 use crate::{
@@ -45,6 +48,8 @@ use crate::{
     names::{NamespaceMapping, OwnerId},
 };
 
+/// The reason of pods that wait because an object of somebody else has a name that they need.
+pub const NAME_CONFLICT: &str = "NameConflict";
 /// How long a pod waits for its copies before the call fails and is retried later.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -63,6 +68,8 @@ pub struct CopierOptions {
     pub namespaces: NamespaceMapping,
     /// Names of StorageClasses in the lower cluster; classes that are not listed keep their names.
     pub storage_classes: BTreeMap<String, String>,
+    /// The labels and annotations that copies keep.
+    pub metadata: KeptMetadata,
     /// Owns the tasks.
     pub supervisor: Supervisor,
     /// Receives warnings for the upper pods.
@@ -82,6 +89,7 @@ struct Inner {
     owner: OwnerId,
     namespaces: NamespaceMapping,
     storage_classes: BTreeMap<String, String>,
+    metadata: KeptMetadata,
     state: Mutex<State>,
     /// Incremented with each event.
     changed: watch::Sender<u64>,
@@ -119,6 +127,7 @@ impl Copier {
             owner: options.owner,
             namespaces: options.namespaces,
             storage_classes: options.storage_classes,
+            metadata: options.metadata,
             state: Mutex::new(State { state_machine, actions: Vec::new() }),
             changed: watch::Sender::new(0),
             started: Instant::now(),
@@ -141,8 +150,8 @@ impl Copier {
     }
 
     /// Declares all dependencies of a pod, which replace those of an earlier call, until it is [released](Self::release). Returns when
-    /// every dependency that exists in the upper cluster has an up-to-date copy. Dependencies that are missing are copied when they
-    /// appear. Idempotent.
+    /// every name that the pod refers to is an up-to-date copy of ours in the lower cluster. Fails with [`NAME_CONFLICT`] if an object of
+    /// somebody else has such a name, and as unresolved if an object is missing that the pod needs. Idempotent.
     pub async fn ensure(&self, pod: &PodRef, dependencies: Dependencies) -> Result<()> {
         let namespace = &pod.namespace;
         if self.0.namespaces.to_lower(namespace).is_none() {
@@ -156,30 +165,34 @@ impl Copier {
             loop {
                 changed.mark_unchanged();
                 match self.0.state.lock().state_machine.readiness(pod) {
-                    Readiness::Ready => return Ok(()),
-                    Readiness::Failed(error) => return Err(error),
                     Readiness::Waiting => {}
+                    readiness => return readiness,
                 }
                 if changed.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
             }
         };
-        let answer = tokio::time::timeout(TIMEOUT, ready).await;
-        let pending = || {
-            let state = self.0.state.lock();
-            let pending_copy = state.state_machine.pending_copy(pod);
-            pending_copy.map_or_else(|| "the lower namespace".to_owned(), ToString::to_string)
-        };
-        match answer {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(failure)) => Err(Error::new(
-                error_kind(&failure),
-                format!("copy the dependencies of the pod: {}: {failure}", pending()),
+        let readiness = tokio::time::timeout(TIMEOUT, ready).await;
+        let state = self.0.state.lock();
+        let pending = state.state_machine.pending_copy(pod);
+        let name = pending.map_or_else(|| "the lower namespace".to_owned(), |(key, _)| key.to_string());
+        match readiness {
+            Ok(Readiness::Ready) => Ok(()),
+            Ok(Readiness::Conflict) => Err(Error::new(
+                error::Kind::Blocked(NAME_CONFLICT),
+                format!(
+                    "{NAME_CONFLICT}: the lower cluster has a {name} that is not a copy of ours: it stays, and the pod waits until it is \
+                     gone"
+                ),
             )),
-            Err(_) => Err(Error::unavailable(format!(
-                "copy the dependencies of the pod: {} is missing after {TIMEOUT:?}",
-                pending()
+            Ok(Readiness::Missing) => Err(missing(pending)),
+            Ok(Readiness::Failed(failure)) => {
+                let message = format!("copy the dependencies of the pod: {name}: {failure}");
+                Err(Error::new(error_kind(&failure), message))
+            }
+            Ok(Readiness::Waiting) | Err(_) => Err(Error::unavailable(format!(
+                "copy the dependencies of the pod: {name} is missing after {TIMEOUT:?}"
             ))),
         }
     }
@@ -194,6 +207,23 @@ impl std::fmt::Debug for Copier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Copier").field("owner", &self.0.owner).finish_non_exhaustive()
     }
+}
+
+/// The error for a pod that needs an object which does not exist in the upper cluster: the core waits for it.
+fn missing(pending: Option<(&CopyKey, &UpperRef)>) -> Error {
+    let Some((key, source)) = pending else { return Error::unavailable("the copies of the pod changed") };
+    let kind = match key.kind {
+        Kind::ConfigMap => ReferenceKind::ConfigMap,
+        Kind::Secret => ReferenceKind::Secret,
+        Kind::ServiceAccount => ReferenceKind::ServiceAccount,
+        Kind::Claim => ReferenceKind::PersistentVolumeClaim,
+    };
+    let reference = Reference::new(kind, source.namespace.clone(), source.name.clone());
+    let message = format!(
+        "{} {}/{} does not exist, or must not be copied: the pod is created in the lower cluster when it does",
+        key.kind, source.namespace, source.name
+    );
+    Error::new(error::Kind::Unresolved(reference), message)
 }
 
 /// The provider error kind for a failed call. None of them is permanent, because objects change.

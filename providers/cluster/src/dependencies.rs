@@ -19,10 +19,14 @@ pub struct Dependencies {
     pub config_maps: BTreeSet<String>,
     /// Names of Secrets.
     pub secrets: BTreeSet<String>,
+    /// The ConfigMaps without which the pod can run: every reference to them is optional.
+    pub optional_config_maps: BTreeSet<String>,
+    /// The Secrets without which the pod can run: every reference to them is optional, or only pulls images.
+    pub optional_secrets: BTreeSet<String>,
     /// Names of PersistentVolumeClaims, including those of generic ephemeral volumes.
     pub claims: BTreeSet<String>,
-    /// The service account, which is not needed without [API access](crate::translate::api_access). `None` for `default`, which every
-    /// namespace has.
+    /// The service account of a pod as it is written. The account of a lower pod is that of the
+    /// [configuration](crate::translate::Accounts). `None` for `default`, which every namespace has.
     pub service_account: Option<String>,
 }
 
@@ -40,8 +44,9 @@ pub fn dependencies(upper: &Pod) -> Dependencies {
     for container in spec.ephemeral_containers.iter().flatten() {
         all.add_env(container.env.as_ref(), container.env_from.as_ref());
     }
+    // A kubelet ignores missing ones.
     for secret in spec.image_pull_secrets.iter().flatten() {
-        all.add_secret(&secret.name);
+        all.add_secret(&secret.name, Some(true));
     }
     let account = service_account(spec);
     all.service_account = (account != "default").then(|| account.to_owned());
@@ -62,24 +67,22 @@ pub(crate) fn ephemeral_claim_name(pod: &str, volume: &str) -> String {
 // === impl Dependencies ===
 
 impl Dependencies {
-    fn add_config_map(&mut self, name: &str) {
-        if !name.is_empty() && name != ROOT_CA {
-            self.config_maps.insert(name.to_owned());
+    fn add_config_map(&mut self, name: &str, optional: Option<bool>) {
+        if name != ROOT_CA {
+            add(&mut self.config_maps, &mut self.optional_config_maps, name, optional);
         }
     }
 
-    fn add_secret(&mut self, name: &str) {
-        if !name.is_empty() {
-            self.secrets.insert(name.to_owned());
-        }
+    fn add_secret(&mut self, name: &str, optional: Option<bool>) {
+        add(&mut self.secrets, &mut self.optional_secrets, name, optional);
     }
 
     fn add_volume(&mut self, pod: &str, volume: &Volume) {
         if let Some(source) = &volume.config_map {
-            self.add_config_map(&source.name);
+            self.add_config_map(&source.name, source.optional);
         }
         if let Some(source) = &volume.secret {
-            self.add_secret(source.secret_name.as_deref().unwrap_or_default());
+            self.add_secret(source.secret_name.as_deref().unwrap_or_default(), source.optional);
         }
         if let Some(source) = &volume.projected {
             self.add_projected(source);
@@ -101,20 +104,20 @@ impl Dependencies {
             volume.storageos.as_ref().and_then(|source| source.secret_ref.as_ref()),
         ];
         for secret in referred.into_iter().flatten() {
-            self.add_secret(&secret.name);
+            self.add_secret(&secret.name, None);
         }
         if let Some(source) = &volume.azure_file {
-            self.add_secret(&source.secret_name);
+            self.add_secret(&source.secret_name, None);
         }
     }
 
     fn add_projected(&mut self, projected: &ProjectedVolumeSource) {
         for source in projected.sources.iter().flatten() {
             if let Some(source) = &source.config_map {
-                self.add_config_map(&source.name);
+                self.add_config_map(&source.name, source.optional);
             }
             if let Some(source) = &source.secret {
-                self.add_secret(&source.name);
+                self.add_secret(&source.name, source.optional);
             }
         }
     }
@@ -122,19 +125,32 @@ impl Dependencies {
     fn add_env(&mut self, env: Option<&Vec<EnvVar>>, from: Option<&Vec<EnvFromSource>>) {
         for source in env.into_iter().flatten().filter_map(|variable| variable.value_from.as_ref()) {
             if let Some(key) = &source.config_map_key_ref {
-                self.add_config_map(&key.name);
+                self.add_config_map(&key.name, key.optional);
             }
             if let Some(key) = &source.secret_key_ref {
-                self.add_secret(&key.name);
+                self.add_secret(&key.name, key.optional);
             }
         }
         for source in from.into_iter().flatten() {
             if let Some(source) = &source.config_map_ref {
-                self.add_config_map(&source.name);
+                self.add_config_map(&source.name, source.optional);
             }
             if let Some(source) = &source.secret_ref {
-                self.add_secret(&source.name);
+                self.add_secret(&source.name, source.optional);
             }
         }
+    }
+}
+
+/// Adds a name. One mandatory reference makes the object mandatory.
+fn add(all: &mut BTreeSet<String>, optional: &mut BTreeSet<String>, name: &str, is_optional: Option<bool>) {
+    if name.is_empty() {
+        return;
+    }
+    let is_new = all.insert(name.to_owned());
+    if is_optional != Some(true) {
+        optional.remove(name);
+    } else if is_new {
+        optional.insert(name.to_owned());
     }
 }

@@ -3,12 +3,13 @@
 use std::{fmt, time::Duration};
 
 use futures::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::Node;
 use serde::Deserialize;
-use vk_kube::{Client, ClientOptions, Error, Kind, Metrics, access::AccessCheck};
+use vk_kube::{Client, ClientOptions, Error, Kind, Metrics, Objects, Selector, access::AccessCheck};
 use vk_provider::Finding;
 use vk_supervisor::Supervisor;
 
-use crate::{config::Settings, names::NamespaceMapping};
+use crate::{config::Settings, names::NamespaceMapping, node::aggregate};
 
 /// The number of concurrent access checks.
 const CONCURRENCY: usize = 8;
@@ -152,7 +153,7 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
     let findings = match source.connect(&supervisor, Metrics::default()).await {
         Ok(client) => {
             let mut findings = vec![Finding::ok("lower kubeconfig", path.display().to_string())];
-            findings.extend(examine_cluster(&client, &settings.namespaces).await);
+            findings.extend(examine_cluster(&client, settings).await);
             findings
         }
         Err(error) => vec![Finding::error("lower kubeconfig", error.to_string(), remedy)],
@@ -161,11 +162,12 @@ pub async fn examine(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-async fn examine_cluster(client: &Client, namespaces: &NamespaceMapping) -> Vec<Finding> {
+async fn examine_cluster(client: &Client, settings: &Settings) -> Vec<Finding> {
     match version(client).await {
         Ok(finding) => {
             let mut findings = vec![finding];
-            findings.extend(check_permissions(client, permissions(namespaces)).await);
+            findings.extend(check_permissions(client, permissions(&settings.namespaces)).await);
+            findings.extend(check_nodes(client, settings).await);
             findings
         }
         Err(error) => {
@@ -202,6 +204,33 @@ async fn version(client: &Client) -> Result<Finding, Error> {
     } else {
         Finding::ok("lower API server", found)
     })
+}
+
+/// One finding for each virtual node: how many lower nodes count for it. None if nodes cannot be read, which is a missing permission.
+async fn check_nodes(client: &Client, settings: &Settings) -> Vec<Finding> {
+    const CHECK: &str = "lower nodes";
+    let nodes = match Objects::<Node>::all(client.clone()).list(&Selector::default()).await {
+        Ok(list) => list.objects,
+        Err(error) if error.kind == Kind::Forbidden => return Vec::new(),
+        Err(error) => return vec![Finding::error(CHECK, error.to_string(), "try again")],
+    };
+    let finding = |(name, settings): (String, Settings)| {
+        let sum = aggregate(&nodes, &[], &settings.share);
+        let of = if name.is_empty() { String::new() } else { format!("{name}: ") };
+        match sum.why_no_nodes() {
+            Some(why) => Finding::warning(
+                CHECK,
+                format!("{of}{why}"),
+                "the virtual node would offer nothing: change the configuration, or make nodes available",
+            ),
+            None => {
+                let exclusions =
+                    sum.exclusions().map(|text| format!("; left out: {text}")).unwrap_or_default();
+                Finding::ok(CHECK, format!("{of}{} of {} count{exclusions}", sum.nodes, nodes.len()))
+            }
+        }
+    };
+    settings.by_node("").into_iter().map(finding).collect()
 }
 
 /// One finding for each missing permission.

@@ -56,6 +56,12 @@ impl Factory for ClusterFactory {
         true
     }
 
+    fn node_names(&self, config: &Config, node_name: &str) -> Vec<String> {
+        // An invalid configuration is reported when it is opened.
+        let Ok(settings) = Settings::read(config) else { return Vec::new() };
+        settings.by_node(node_name).into_iter().map(|(name, _)| name).collect()
+    }
+
     /// Does not need an answer from the lower cluster. The nodes are NotReady until it answers, and other clusters of this process do not
     /// wait.
     async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>> {

@@ -80,6 +80,11 @@ impl OwnerId {
         shortened(&self.node, MAX_LABEL_LENGTH)
     }
 
+    /// The service account of lower pods that have no other: without rights, and one for each upper cluster.
+    pub fn account_name(&self) -> String {
+        format!("vk-pods-{}", &sha256_hex(self.origin.as_bytes())[..16])
+    }
+
     /// Whether a lower object belongs to this upper cluster.
     pub fn is_origin_of(&self, object: &ObjectMeta) -> bool {
         label(object, ORIGIN) == Some(self.origin.as_str())

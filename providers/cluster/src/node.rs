@@ -23,6 +23,8 @@ use crate::{
     status::has_ended,
 };
 
+pub(crate) use self::template::NO_ELIGIBLE_NODES;
+use self::template::PROVIDER;
 pub use self::template::{NODES_AVAILABLE, describe};
 
 /// The resource that counts pods.
@@ -32,6 +34,8 @@ const ALWAYS_REPORTED: [&str; 3] = ["cpu", "memory", PODS];
 /// The number of attachable volumes is a limit of one machine. A sum would promise more than any machine can do.
 const ATTACHABLE: &str = "attachable-volumes-";
 const HUGE_PAGES: &str = "hugepages-";
+/// The providers of virtual-kubelet whose nodes are real machines.
+const MACHINE_PROVIDERS: [&str; 2] = ["local", "cri"];
 const OS: &str = "kubernetes.io/os";
 const OS_OLD: &str = "beta.kubernetes.io/os";
 const ARCH: &str = "kubernetes.io/arch";
@@ -77,6 +81,8 @@ pub struct VirtualResources {
     pub labels: BTreeMap<String, String>,
     /// The number of nodes.
     pub nodes: usize,
+    /// The number of nodes that do not count, by reason.
+    pub excluded: BTreeMap<Exclusion, usize>,
     /// The nodes cannot be read, so the configured resources are offered.
     pub unseen: bool,
     /// For each resource, the largest free amount on a single node.
@@ -85,6 +91,21 @@ pub struct VirtualResources {
     pub operating_system: Option<String>,
     /// The most common architecture.
     pub architecture: Option<String>,
+}
+
+/// Why a lower node does not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Exclusion {
+    /// The selector of the virtual node does not match it.
+    Selector,
+    /// It is virtual itself.
+    Virtual,
+    /// It is cordoned.
+    Cordoned,
+    /// It is not Ready.
+    NotReady,
+    /// It has a taint that pods do not tolerate.
+    Taint,
 }
 
 /// What a lower pod requests. This is all that is kept of pods of others.
@@ -132,6 +153,27 @@ impl VirtualResources {
         }
     }
 
+    /// How many nodes were left out and why, for people; `None` if all count.
+    pub fn exclusions(&self) -> Option<String> {
+        let one = |(exclusion, count): (&Exclusion, &usize)| match exclusion {
+            Exclusion::Selector => format!("{count} not matched by `nodeSelector`"),
+            Exclusion::Virtual => format!("{count} virtual (`virtualNodes: true` includes them)"),
+            Exclusion::Cordoned => format!("{count} cordoned"),
+            Exclusion::NotReady => format!("{count} not Ready"),
+            Exclusion::Taint => format!("{count} with a taint that pods do not tolerate (see `tolerations`)"),
+        };
+        let all: Vec<String> = self.excluded.iter().map(one).collect();
+        (!all.is_empty()).then(|| all.join(", "))
+    }
+
+    /// Why no lower node counts; `None` if one does, or if they cannot be read.
+    pub fn why_no_nodes(&self) -> Option<String> {
+        (self.nodes == 0 && !self.unseen).then(|| match self.exclusions() {
+            Some(exclusions) => format!("no lower node can take pods; left out: {exclusions}"),
+            None => "the lower cluster has no nodes".to_owned(),
+        })
+    }
+
     /// Whether no pod fits anywhere, whatever it requests.
     pub fn offers_nothing(&self) -> bool {
         let has = |name: &str| self.allocatable.get(name).is_some_and(|amount| *amount > Quantity::units(0));
@@ -160,7 +202,14 @@ pub fn aggregate<'a>(
     pods: impl IntoIterator<Item = &'a PodRequests>,
     share: &NodeShare,
 ) -> VirtualResources {
-    let members: Vec<&Node> = nodes.into_iter().filter(|node| is_eligible(node, share)).collect();
+    let mut excluded = BTreeMap::new();
+    let mut members: Vec<&Node> = Vec::new();
+    for node in nodes {
+        match exclusion(node, share) {
+            None => members.push(node),
+            Some(exclusion) => *excluded.entry(exclusion).or_default() += 1,
+        }
+    }
     let mut total: ResourceList =
         ALWAYS_REPORTED.iter().map(|name| ((*name).to_owned(), Quantity::units(0))).collect();
     let mut free: BTreeMap<&str, ResourceList> = BTreeMap::new();
@@ -194,6 +243,7 @@ pub fn aggregate<'a>(
         allocatable,
         labels: shared_labels(&members),
         nodes: members.len(),
+        excluded,
         unseen: false,
         largest_free,
         operating_system: most_common(&members, |node| system_info(node, OS)),
@@ -201,17 +251,28 @@ pub fn aggregate<'a>(
     }
 }
 
-/// Whether a lower node can run pods of the virtual node: it is selected, Ready and schedulable, it is a real node unless virtual ones
-/// count, and the pods tolerate its taints.
-pub fn is_eligible(node: &Node, share: &NodeShare) -> bool {
+/// Why a lower node cannot run pods of the virtual node; `None` if it can.
+pub fn exclusion(node: &Node, share: &NodeShare) -> Option<Exclusion> {
     let selected =
         || share.selector.iter().all(|(key, value)| label(&node.metadata, key) == Some(value.as_str()));
-    let is_virtual = || label(&node.metadata, "type") == Some("virtual-kubelet");
-    is_ready(node)
-        && !is_cordoned(node)
-        && selected()
-        && (share.virtual_nodes || !is_virtual())
-        && untolerated(node, &share.tolerations).is_none()
+    if !selected() {
+        Some(Exclusion::Selector)
+    } else if !share.virtual_nodes && is_virtual(node) {
+        Some(Exclusion::Virtual)
+    } else if is_cordoned(node) {
+        Some(Exclusion::Cordoned)
+    } else if !is_ready(node) {
+        Some(Exclusion::NotReady)
+    } else {
+        untolerated(node, &share.tolerations).map(|_| Exclusion::Taint)
+    }
+}
+
+/// Whether there is no machine behind a node.
+fn is_virtual(node: &Node) -> bool {
+    let provider = label(&node.metadata, PROVIDER);
+    label(&node.metadata, "type") == Some("virtual-kubelet")
+        && provider.is_none_or(|provider| !MACHINE_PROVIDERS.contains(&provider))
 }
 
 pub(crate) fn is_ready(node: &Node) -> bool {

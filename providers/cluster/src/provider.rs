@@ -201,7 +201,8 @@ impl Provider for ClusterProvider {
             changed.changed().await.ok()?;
             Some((NodeChange::Refresh, changed))
         });
-        Some(stream::select(looks, abandonment::final_event(&self.node)).boxed())
+        let events = stream::select(self.node.node_status.events(), abandonment::final_event(&self.node));
+        Some(stream::select(looks, events).boxed())
     }
 
     fn logs(&self) -> Option<&dyn Logs> {

@@ -10,9 +10,10 @@ use self::{last_applied::LastApplied, rewrite::PodRewriter, scheduling::LowerOve
 use crate::names::{self, NamespaceMapping, OwnerId};
 
 mod api_access;
-mod host_access;
+mod choice;
 mod last_applied;
 mod metadata;
+mod pod_security;
 mod rewrite;
 mod scheduling;
 #[cfg(test)]
@@ -21,7 +22,9 @@ mod update;
 
 pub(crate) use self::api_access::is_api_access;
 pub use self::{
-    api_access::api_access,
+    api_access::{Accounts, api_access},
+    choice::AllowedChoices,
+    pod_security::PodSecurity,
     update::{Update, update},
 };
 
@@ -72,24 +75,28 @@ pub struct TranslationPolicy {
     pub ignored_annotations: Vec<String>,
     /// Whether pod affinity is copied.
     pub keeps_pod_affinity: bool,
-    /// Whether pods may use namespaces and paths of the lower node, and privileged containers.
-    pub host_access: bool,
-    /// The API server that the service accounts of pods belong to.
+    /// What pods may do on lower machines.
+    pub pod_security: PodSecurity,
+    /// Whether pods have a token of the lower API server.
     pub access: ApiAccess,
-    /// Names of PriorityClasses in the lower cluster. Others keep their names if the class exists there.
+    /// The service accounts of lower pods.
+    pub accounts: Accounts,
+    /// Names of PriorityClasses in the lower cluster, by those in the upper one.
     pub priority_classes: BTreeMap<String, String>,
-    /// Names of RuntimeClasses in the lower cluster. Others keep their names if the class exists there.
+    /// Names of RuntimeClasses in the lower cluster, by those in the upper one.
     pub runtime_classes: BTreeMap<String, String>,
+    /// What pods may choose beside.
+    pub allowed: AllowedChoices,
 }
 
-/// The API server that the service account of a pod belongs to.
+/// The API server that a pod has a token of.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum ApiAccess {
     /// The lower API server.
-    #[default]
     Lower,
-    /// The pod has no access.
+    /// The pod has no token.
+    #[default]
     None,
 }
 
@@ -127,10 +134,12 @@ impl Default for TranslationPolicy {
             ignored_labels: vec!["pod-group.scheduling.sigs.k8s.io".to_owned()],
             ignored_annotations: Vec::new(),
             keeps_pod_affinity: true,
-            host_access: true,
-            access: ApiAccess::Lower,
+            pod_security: PodSecurity::Baseline,
+            access: ApiAccess::None,
+            accounts: Accounts::default(),
             priority_classes: BTreeMap::new(),
             runtime_classes: BTreeMap::new(),
+            allowed: AllowedChoices::default(),
         }
     }
 }
@@ -143,10 +152,12 @@ pub fn translate(
     policy: &TranslationPolicy,
     classes: &ClusterClasses,
 ) -> Result<Translated, Rejection> {
-    let rewriter = PodRewriter::of(upper, policy)?;
+    let rewriter = PodRewriter::of(upper, owner, policy)?;
     let lower = LowerOverrides::from_annotations(rewriter.meta)?;
     let spec = upper.spec.as_ref().ok_or_else(|| Rejection("the pod has no spec".to_owned()))?;
-    check(spec, policy)?;
+    check(spec)?;
+    policy.allowed.check_volumes(spec, rewriter.access)?;
+    pod_security::check(rewriter.meta, spec, policy.pod_security)?;
 
     let mut below = without_dropped(spec)?;
     scheduling::set_classes(&mut below, spec, &lower, policy, classes)?;
@@ -177,7 +188,7 @@ fn without_dropped(spec: &PodSpec) -> Result<PodSpec, Rejection> {
 }
 
 /// Rejects what the lower cluster cannot offer.
-fn check(spec: &PodSpec, policy: &TranslationPolicy) -> Result<(), Rejection> {
+fn check(spec: &PodSpec) -> Result<(), Rejection> {
     if spec.containers.is_empty() {
         return Err(Rejection("spec.containers: the list is empty".to_owned()));
     }
@@ -188,5 +199,5 @@ fn check(spec: &PodSpec, policy: &TranslationPolicy) -> Result<(), Rejection> {
             claim.name
         )));
     }
-    if policy.host_access { Ok(()) } else { host_access::check(&host_access::fields_used(spec)) }
+    Ok(())
 }

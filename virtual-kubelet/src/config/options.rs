@@ -128,7 +128,7 @@ pub const OPTIONS: &[ConfigOption] = &[
     ConfigOption::new("bootstrapKubeconfig", "VK_BOOTSTRAP_KUBECONFIG", &[], "bootstrap-kubeconfig", "none",
         "Kubeconfig with a bootstrap token, used to request a client certificate; `kubeconfig` is then written").kind(Kind::Path).group(Group::ApiServer),
     ConfigOption::new("impersonateNodes", "VK_IMPERSONATE_NODES", &[], "impersonate-nodes", "`auto`",
-        "Read ConfigMaps and Secrets as `system:node:NAME` (impersonation): `on`, `off`, or `auto` (if permitted)").group(Group::ApiServer),
+        "Act as `system:node:NAME` (impersonation) for what nodes and their pods need: `on`, `off`, or `auto` (as permitted)").group(Group::ApiServer),
     ConfigOption::new("apiServer", "VK_API_SERVER", &["MASTER_URI"], "api-server", "from the kubeconfig",
         "URL of the API server; overrides the kubeconfig").group(Group::ApiServer),
     ConfigOption::new("startupTimeout", "VK_STARTUP_TIMEOUT", &[], "startup-timeout", "`30s`",

@@ -46,6 +46,9 @@ use crate::{
 /// The label of our nodes, unless the user sets another value.
 const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
 
+/// The label that names the provider of a node.
+const PROVIDER_LABEL: &str = "virtual-kubelet.io/provider";
+
 /// The feature of nodes that accept exec, attach and port-forward as WebSockets.
 const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
 /// The first version whose API server has a field for declared features.
@@ -84,6 +87,8 @@ struct Common {
     client: Client,
     /// Clients with which nodes read what their pods refer to: see [`Common::reader`].
     readers: NodeImpersonation,
+    /// Whether the process also writes as the node that it writes for.
+    acts_as_nodes: bool,
     settings: Settings,
     restricted: bool,
     shared: Option<SharedNodeWatch>,
@@ -125,7 +130,8 @@ impl Fleet {
         process: &Supervisor,
     ) -> Result<Self, Failure> {
         let Means { client, identity, readers, metrics, kubelets } = means;
-        let restricted = identity.node().is_some();
+        let acts_as_nodes = readers == NodeImpersonation::ReadsAndWrites;
+        let restricted = identity.node().is_some() || acts_as_nodes;
         // One watch for all nodes if there are several. A node identity has only one node.
         let shared = (config.nodes.len() > 1).then(|| {
             let labels = format!("{}={}", OUR_LABEL.0, OUR_LABEL.1);
@@ -143,6 +149,7 @@ impl Fleet {
             supervisor: supervisor.clone(),
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
+            acts_as_nodes,
             readers,
             kubelet_version: kubelet_version_beside(server),
             declared_features: features(server, config.streaming.web_sockets),
@@ -238,7 +245,8 @@ impl Fleet {
         let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
         let controllers = move |progress, session: &Supervisor| {
             // Writes for the node are fenced by its lease; each session has a fence of its own.
-            let client = base.client.fenced(Fence::default());
+            let client = if base.acts_as_nodes { base.reader(&own) } else { base.client.clone() };
+            let client = client.fenced(Fence::default());
             let common = Common { client, supervisor: session.clone(), ..base.clone() };
             let facts = seen.clone();
             facts.send_replace(None);
@@ -321,7 +329,7 @@ impl Fleet {
 
 /// The access to the cluster that backends may use.
 fn upper(common: &Common) -> UpperCluster {
-    let (client, readers) = (common.client.clone(), common.readers.clone());
+    let (client, readers) = (common.client.clone(), common.readers);
     UpperCluster::new(common.client.clone(), move |node| readers.client_for(&client, node))
 }
 
@@ -390,6 +398,9 @@ fn controller(
     progress: watch::Sender<Progress>,
     facts: watch::Sender<Option<Arc<Node>>>,
 ) -> Controller {
+    // Tells others what is behind the node: for the provider `cluster`, nodes of `local` and `cri` are machines.
+    let mut labels = node.labels.clone();
+    labels.entry(PROVIDER_LABEL.to_owned()).or_insert_with(|| node.provider.clone());
     let config = NodeConfig {
         name: name.to_owned(),
         internal_ip: context.internal_ip,
@@ -397,7 +408,7 @@ fn controller(
         kubelet_port: context.kubelet_port,
         operating_system: context.operating_system.clone(),
         kubelet_version: common.kubelet_version.clone(),
-        labels: node.labels.clone(),
+        labels,
         annotations: node.annotations.clone(),
         taints: node.taints.clone(),
         declared_features: common.declared_features.clone(),

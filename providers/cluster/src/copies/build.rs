@@ -2,20 +2,20 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::{api::core::v1::ServiceAccount, apimachinery::pkg::apis::meta::v1::ObjectMeta};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Secret, ServiceAccount},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use serde_json::Value;
 
 use super::{
     diff::{self, CopyKey, DesiredCopy, ObservedCopy, UpperRef},
-    kind::{CopiedObject, CopyContext},
+    kind::{CopiedObject, CopyContext, KeptMetadata, Kind},
 };
 use crate::names::{self, OwnerId};
 
 #[cfg(test)]
 mod tests;
-
-/// This annotation describes the upper object, not the copy.
-const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
 /// Builds the desired copy of an upper object; `None` if it must not be copied.
 pub fn build<K: CopiedObject>(
@@ -28,10 +28,9 @@ pub fn build<K: CopiedObject>(
     if names::annotation(meta, names::SKIP) == Some("true") {
         return None;
     }
-    let mut labels = filter_keys(meta.labels.as_ref(), |key| !key.starts_with(names::PREFIX));
-    let mut annotations = filter_keys(meta.annotations.as_ref(), |key| {
-        !key.starts_with(names::PREFIX) && key != LAST_APPLIED && K::keeps_annotation(key)
-    });
+    let kept = context.metadata;
+    let mut labels = filter_keys(meta.labels.as_ref(), |key| kept.labels.contains(key));
+    let mut annotations = filter_keys(meta.annotations.as_ref(), |key| kept.annotations.contains(key));
     let applied_keys = diff::applied_keys(&labels, &annotations);
     labels.insert(names::ORIGIN.to_owned(), owner.origin.clone());
     let source = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -64,13 +63,27 @@ pub fn build<K: CopiedObject>(
     })
 }
 
-/// Builds a service account without any content.
-pub(super) fn build_service_account(source: &UpperRef, key: &CopyKey, owner: &OwnerId) -> DesiredCopy {
-    let mut upper = ServiceAccount::default();
-    upper.metadata.namespace = Some(source.namespace.clone());
-    upper.metadata.name = Some(source.name.clone());
-    let context = CopyContext { storage_classes: &BTreeMap::new(), has_volume: false };
-    build(&upper, key, owner, context).expect("invariant: a bare account has no skip annotation")
+/// Builds an object without any content, which has a name that an object of somebody else must not have; `None` for claims, which are
+/// never empty.
+pub(super) fn build_empty(source: &UpperRef, key: &CopyKey, owner: &OwnerId) -> Option<DesiredCopy> {
+    fn empty<K: CopiedObject>(source: &UpperRef, key: &CopyKey, owner: &OwnerId) -> Option<DesiredCopy> {
+        let mut upper = K::default();
+        upper.metadata_mut().namespace = Some(source.namespace.clone());
+        upper.metadata_mut().name = Some(source.name.clone());
+        let context = CopyContext {
+            storage_classes: &BTreeMap::new(),
+            has_volume: false,
+            has_source: false,
+            metadata: &KeptMetadata::default(),
+        };
+        build(&upper, key, owner, context)
+    }
+    match key.kind {
+        Kind::ConfigMap => empty::<ConfigMap>(source, key, owner),
+        Kind::Secret => empty::<Secret>(source, key, owner),
+        Kind::ServiceAccount => empty::<ServiceAccount>(source, key, owner),
+        Kind::Claim => None,
+    }
 }
 
 /// Extracts the observed state of a lower object.

@@ -43,7 +43,8 @@ pub enum LowerCall {
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum UpperState {
     Unknown,
-    Absent,
+    /// The object does not exist. The empty copy, if its kind has one, reserves the name for pods that can run without it.
+    Absent(Option<Arc<DesiredCopy>>),
     /// The object exists but must not be copied: an existing copy stays as it is.
     Skipped,
     Present(Arc<DesiredCopy>),
@@ -76,6 +77,8 @@ pub(super) struct CopyState {
     pub(super) source: UpperRef,
     /// The pods that refer to it.
     pub(super) pods: BTreeSet<PodRef>,
+    /// Those of them that cannot run without it.
+    required_by: BTreeSet<PodRef>,
     /// The pods that already got a warning about it.
     pub(super) notified: BTreeSet<PodRef>,
     pub(super) upper: UpperState,
@@ -110,6 +113,7 @@ impl CopyState {
             kind,
             source,
             pods: BTreeSet::new(),
+            required_by: BTreeSet::new(),
             notified: BTreeSet::new(),
             upper: UpperState::Unknown,
             // Nothing is done before the copies were listed. An object that was not in the list does not exist or is not ours.
@@ -130,13 +134,31 @@ impl CopyState {
         }
     }
 
-    pub(super) fn add_pod(&mut self, pod: PodRef) {
+    pub(super) fn add_pod(&mut self, pod: PodRef, required: bool, now: Duration) {
+        if required {
+            self.required_by.insert(pod.clone());
+        } else {
+            self.required_by.remove(&pod);
+        }
         self.pods.insert(pod);
         self.confirmed_unused = false;
+        // The pod asks again: perhaps the foreign object is gone.
+        if self.is_foreign() {
+            self.not_before = now;
+            self.stale = true;
+        }
+        self.verify_absence();
+    }
+
+    /// Has the lower object read if nothing will be created in its place: only a read tells an absent object from a foreign one.
+    pub(super) fn verify_absence(&mut self) {
+        let absent = matches!(self.upper, UpperState::Absent(_) | UpperState::Skipped);
+        self.stale |= absent && self.own_copy().is_none() && !self.required_by.is_empty();
     }
 
     pub(super) fn remove_pod(&mut self, pod: &PodRef, now: Duration) {
         self.notified.remove(pod);
+        self.required_by.remove(pod);
         if self.pods.remove(pod) && self.pods.is_empty() {
             self.unused_since = now;
             self.confirmed_unused = false;
@@ -153,6 +175,19 @@ impl CopyState {
 
     pub(super) fn is_foreign(&self) -> bool {
         matches!(self.lower, LowerState::Present(_)) && self.own_copy().is_none()
+    }
+
+    /// The state to write. A copy whose upper object was deleted stays as it is while pods need it, because its name must not become free
+    /// for an object of somebody else; where no pod needs it, it is emptied, which is the same as a missing object to a kubelet.
+    fn desired(&self) -> Option<&Arc<DesiredCopy>> {
+        match &self.upper {
+            UpperState::Present(desired) => Some(desired),
+            UpperState::Absent(empty) => {
+                let reserve = self.own_copy().is_none() && self.pods.len() > self.required_by.len();
+                empty.as_ref().filter(|_| reserve || self.required_by.is_empty())
+            }
+            UpperState::Unknown | UpperState::Skipped => None,
+        }
     }
 
     /// Whether the copy follows the upper object.
@@ -187,16 +222,15 @@ impl CopyState {
         if !self.is_maintained() {
             return self.next_step_without_pods(now, grace);
         }
-        match (&self.upper, self.own_copy()) {
-            (UpperState::Present(desired), Some(found)) => match found.compare(desired) {
+        match (self.desired(), self.own_copy()) {
+            (Some(desired), Some(found)) => match found.compare(desired) {
                 Difference::None => NextStep::Wait(None),
                 Difference::Change => {
                     NextStep::Call(LowerCall::Patch(Box::new(found.clone()), Arc::clone(desired)))
                 }
                 Difference::Replace => NextStep::Call(LowerCall::Delete(found.uid.clone())),
             },
-            (UpperState::Absent, Some(found)) => NextStep::Call(LowerCall::Delete(found.uid.clone())),
-            (UpperState::Present(desired), None) => match owner_reference {
+            (Some(desired), None) => match owner_reference {
                 Some(owner_reference) => {
                     let owner_reference = OwnerReference { controller: None, ..owner_reference.clone() };
                     let owner_reference = Some(owner_reference).filter(|_| self.kind.has_owner());
@@ -204,9 +238,13 @@ impl CopyState {
                 }
                 None => NextStep::EnsureNamespace,
             },
-            (UpperState::Absent, None) | (UpperState::Unknown | UpperState::Skipped, _) => {
-                NextStep::Wait(None)
+            // The lower API server keeps a claim that pods use, whoever deletes it.
+            (None, Some(found))
+                if matches!(self.upper, UpperState::Absent(_)) && !self.kind.is_removed_with_pods() =>
+            {
+                NextStep::Call(LowerCall::Delete(found.uid.clone()))
             }
+            (None, _) => NextStep::Wait(None),
         }
     }
 
@@ -301,32 +339,48 @@ impl CopyState {
     }
 
     /// Whether a pod that refers to the copy can be created.
-    pub(super) fn readiness(&self) -> Readiness {
-        let ready = match (&self.upper, self.own_copy()) {
-            (UpperState::Unknown, _) => false,
-            (UpperState::Absent | UpperState::Skipped, _) => true,
-            // A claim only has to exist: provisioning may take long.
-            (_, Some(found)) if self.kind == Kind::Claim => !found.deleting,
-            (UpperState::Present(desired), Some(found)) => {
-                !found.deleting && found.compare(desired) == Difference::None
-            }
-            (UpperState::Present(_), None) => self.is_foreign(),
-        };
-        match &self.last_error {
-            _ if ready => Readiness::Ready,
-            Some(error) => Readiness::Failed(error.clone()),
-            None => Readiness::Waiting,
+    pub(super) fn readiness(&self, pod: &PodRef) -> Readiness {
+        let reading = self.stale || matches!(self.in_flight, Some(LowerCall::Read));
+        if self.upper == UpperState::Unknown || self.lower == LowerState::Unknown || reading {
+            return self.unready();
         }
+        // A service account is the one that the operator named, whoever created it.
+        if self.is_foreign() {
+            return if self.kind == Kind::ServiceAccount { Readiness::Ready } else { Readiness::Conflict };
+        }
+        let exists = matches!(self.upper, UpperState::Present(_))
+            || (self.upper == UpperState::Skipped && self.own_copy().is_some());
+        if !exists && self.required_by.contains(pod) {
+            return Readiness::Missing;
+        }
+        let ready = match (self.desired(), self.own_copy()) {
+            (_, None) => false,
+            (_, Some(found)) if found.deleting => false,
+            // A claim only has to exist: provisioning may take long.
+            (_, Some(_)) if self.kind == Kind::Claim => true,
+            (desired, Some(found)) => {
+                desired.is_none_or(|desired| found.compare(desired) == Difference::None)
+            }
+        };
+        if ready { Readiness::Ready } else { self.unready() }
+    }
+
+    fn unready(&self) -> Readiness {
+        self.last_error.clone().map_or(Readiness::Waiting, Readiness::Failed)
     }
 }
 
 /// Whether the copies that a pod needs are in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
-    /// Every dependency that exists in the upper cluster has an up-to-date copy.
+    /// Every name that the pod refers to is a copy of ours that is up to date.
     Ready,
     /// Some copies are missing.
     Waiting,
+    /// An object that the pod cannot run without does not exist in the upper cluster.
+    Missing,
     /// Some copies are missing and the last attempt failed.
     Failed(Error),
+    /// An object of somebody else has the name of a copy.
+    Conflict,
 }

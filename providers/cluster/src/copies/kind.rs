@@ -1,6 +1,9 @@
 //! The kinds of objects that are copied, and which of their fields a copy contains.
 
-use std::{collections::BTreeMap, fmt};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+};
 
 use k8s_openapi::{
     Metadata,
@@ -13,7 +16,7 @@ use k8s_openapi::{
 use serde_json::{Value, json};
 use vk_kube::{Client, Objects, objects::Object};
 
-use crate::names;
+use crate::{dependencies::Dependencies, names};
 
 /// The type of Secrets that an API server fills in for its own service accounts.
 const ACCOUNT_TOKEN: &str = "kubernetes.io/service-account-token";
@@ -41,6 +44,20 @@ pub struct CopyContext<'a> {
     pub storage_classes: &'a BTreeMap<String, String>,
     /// Whether the volume that a claim is bound to exists in the lower cluster.
     pub has_volume: bool,
+    /// Whether the claim that a claim is cloned from has a copy of ours in the lower cluster.
+    pub has_source: bool,
+    /// The labels and annotations that the copy keeps.
+    pub metadata: &'a KeptMetadata,
+}
+
+/// The keys of labels and annotations that copies keep. Others are left out, because they can mean something to controllers of the lower
+/// cluster: there are labels that make a Secret the credentials of a cluster, or of a deployment tool.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeptMetadata {
+    /// Keys of labels.
+    pub labels: BTreeSet<String>,
+    /// Keys of annotations.
+    pub annotations: BTreeSet<String>,
 }
 
 /// A type of objects that can be copied.
@@ -73,9 +90,9 @@ pub trait CopiedObject: Object + Metadata<Ty = ObjectMeta> + Default {
         None
     }
 
-    /// Whether the copy keeps an annotation of the upper object.
-    fn keeps_annotation(_key: &str) -> bool {
-        true
+    /// The claim of the same namespace that a claim is cloned from.
+    fn source_claim(&self) -> Option<&str> {
+        None
     }
 }
 
@@ -186,10 +203,6 @@ impl CopiedObject for Secret {
     fn is_immutable(&self) -> bool {
         self.immutable == Some(true)
     }
-
-    fn keeps_annotation(key: &str) -> bool {
-        !key.starts_with("kubernetes.io/service-account.")
-    }
 }
 
 impl CopiedObject for ServiceAccount {
@@ -217,8 +230,8 @@ impl CopiedObject for PersistentVolumeClaim {
         spec.storage_class_name =
             class.map(|class| context.storage_classes.get(&class).cloned().unwrap_or(class));
         spec.volume_name = spec.volume_name.filter(|_| context.has_volume);
-        spec.data_source = spec.data_source.filter(is_claim);
-        spec.data_source_ref = spec.data_source_ref.filter(is_claim_here);
+        spec.data_source = spec.data_source.filter(is_claim).filter(|_| context.has_source);
+        spec.data_source_ref = spec.data_source_ref.filter(is_claim_here).filter(|_| context.has_source);
         Self { spec: Some(spec), ..Self::default() }
     }
 
@@ -237,15 +250,17 @@ impl CopiedObject for PersistentVolumeClaim {
         uid.unwrap_or_default().to_owned()
     }
 
+    /// Everybody can name any volume in a claim. Only the upper cluster's administrators can create the volume that it is bound to.
     fn volume(&self) -> Option<&str> {
-        self.spec.as_ref()?.volume_name.as_deref().filter(|name| !name.is_empty())
+        let bound = self.status.as_ref()?.phase.as_deref() == Some("Bound");
+        self.spec.as_ref()?.volume_name.as_deref().filter(|name| bound && !name.is_empty())
     }
 
-    /// A claim that claims to be bound to a volume that does not exist would become `Lost`.
-    fn keeps_annotation(key: &str) -> bool {
-        let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
-        let of_volumes = prefix.starts_with("volume.") && prefix.ends_with("kubernetes.io");
-        prefix != "pv.kubernetes.io" && !of_volumes
+    fn source_claim(&self) -> Option<&str> {
+        let spec = self.spec.as_ref()?;
+        let source = spec.data_source.as_ref().filter(|source| is_claim(source)).map(|source| &source.name);
+        let reference = spec.data_source_ref.as_ref().filter(|source| is_claim_here(source));
+        source.or(reference.map(|source| &source.name)).map(String::as_str)
     }
 }
 
@@ -258,4 +273,24 @@ fn is_claim_here(source: &TypedObjectReference) -> bool {
     source.api_group.as_deref().unwrap_or_default().is_empty()
         && source.kind == "PersistentVolumeClaim"
         && source.namespace.is_none()
+}
+
+impl Dependencies {
+    /// Whether the pod can run without an object that it refers to.
+    pub(super) fn is_optional(&self, kind: Kind, name: &str) -> bool {
+        match kind {
+            Kind::ConfigMap => self.optional_config_maps.contains(name),
+            Kind::Secret => self.optional_secrets.contains(name),
+            Kind::ServiceAccount | Kind::Claim => false,
+        }
+    }
+}
+
+/// The objects that a pod refers to.
+pub(super) fn referenced_objects(dependencies: &Dependencies) -> impl Iterator<Item = (Kind, &str)> {
+    let config_maps = dependencies.config_maps.iter().map(|name| (Kind::ConfigMap, name));
+    let secrets = dependencies.secrets.iter().map(|name| (Kind::Secret, name));
+    let claims = dependencies.claims.iter().map(|name| (Kind::Claim, name));
+    let accounts = dependencies.service_account.iter().map(|name| (Kind::ServiceAccount, name));
+    config_maps.chain(secrets).chain(claims).chain(accounts).map(|(kind, name)| (kind, name.as_str()))
 }

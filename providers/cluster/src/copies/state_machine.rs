@@ -1,8 +1,13 @@
 //! The synchronous state machine that decides what to copy and when to delete it: events in, actions out.
 //!
 //! It tracks which pods refer to each object. A copy is created before the first of these pods, follows the upper object, and is deleted
-//! some time after the last one. Objects of others are never touched: a name conflict is detected by the attempt to create the object, and
-//! every change is bound to the UID or the version of an object that was observed to be ours.
+//! some time after the last one. Objects of others are never touched: a name conflict is detected by the attempt to create the object, or
+//! by reading it where nothing is to be created, and every change is bound to the UID or the version of an object that was observed to be
+//! ours.
+//!
+//! A pod must never get an object of somebody else because it knows its name. So every name that a pod refers to is an object of ours
+//! before the pod is created, and stays one until the pod is gone: a pod that needs an object that does not exist in the upper cluster
+//! waits, and an empty copy takes the name of one that is optional.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,6 +25,7 @@ use super::{
     Kind, Readiness, build,
     copy_state::{CopyState, LowerCall, LowerState, NextStep, UpperState},
     diff::{CopyKey, DesiredCopy, ObservedCopy, UpperRef},
+    kind::referenced_objects,
 };
 use crate::{
     dependencies::Dependencies,
@@ -170,7 +176,8 @@ impl CopyStateMachine {
                 self.release_copies(now, &pod, keys, &mut actions);
             }
             Event::UpperRead(key, desired) => {
-                let upper = desired.map_or(UpperState::Absent, UpperState::Present);
+                let upper =
+                    desired.map_or_else(|| UpperState::Absent(self.empty_copy(&key)), UpperState::Present);
                 self.handle_upper(now, &key, upper, &mut actions);
             }
             Event::UpperSkipped(key) => self.handle_upper(now, &key, UpperState::Skipped, &mut actions),
@@ -217,7 +224,17 @@ impl CopyStateMachine {
 
     /// Whether the copies that a pod needs are in place.
     pub fn readiness(&self, pod: &PodRef) -> Readiness {
-        let Some(keys) = self.pods.get(pod) else { return Readiness::Ready };
+        self.worst_readiness(pod).0
+    }
+
+    /// The copy that a pod is waiting for, for messages; `None` if it waits for its namespace.
+    pub fn pending_copy(&self, pod: &PodRef) -> Option<(&CopyKey, &UpperRef)> {
+        let key = self.worst_readiness(pod).1?;
+        Some((key, &self.entries.get(key)?.source))
+    }
+
+    fn worst_readiness(&self, pod: &PodRef) -> (Readiness, Option<&CopyKey>) {
+        let Some(keys) = self.pods.get(pod) else { return (Readiness::Ready, None) };
         let namespace =
             self.namespaces.to_lower(&pod.namespace).and_then(|lower| self.lower_namespaces.get(&lower));
         let namespace = match namespace {
@@ -225,22 +242,16 @@ impl CopyStateMachine {
             Some(LowerNamespace { last_error: Some(error), .. }) => Readiness::Failed(error.clone()),
             _ => Readiness::Waiting,
         };
-        let entries = keys.iter().filter_map(|key| Some(self.entries.get(key)?.readiness()));
-        let mut worst = Readiness::Ready;
-        for readiness in entries.chain([namespace]) {
-            match readiness {
-                Readiness::Failed(_) => return readiness,
-                Readiness::Waiting => worst = readiness,
-                Readiness::Ready => {}
-            }
-        }
-        worst
-    }
-
-    /// The first copy that a pod is waiting for, for messages.
-    pub fn pending_copy(&self, pod: &PodRef) -> Option<&CopyKey> {
-        let mut keys = self.pods.get(pod)?.iter();
-        keys.find(|key| self.entries.get(key).is_some_and(|it| it.readiness() != Readiness::Ready))
+        let copies = keys.iter().filter_map(|key| Some((self.entries.get(key)?.readiness(pod), Some(key))));
+        let severity = |readiness: &Readiness| match readiness {
+            Readiness::Ready => 0,
+            Readiness::Waiting => 1,
+            Readiness::Missing => 2,
+            Readiness::Failed(_) => 3,
+            Readiness::Conflict => 4,
+        };
+        let all = copies.chain([(namespace, None)]);
+        all.max_by_key(|(readiness, _)| severity(readiness)).unwrap_or((Readiness::Ready, None))
     }
 
     fn add_pod(
@@ -269,7 +280,7 @@ impl CopyStateMachine {
             if entry.upper == UpperState::Unknown && (entry.pods.is_empty() || entry.last_error.is_some()) {
                 (entry.watched, entry.last_error) = (false, None);
             }
-            entry.add_pod(pod.clone());
+            entry.add_pod(pod.clone(), !dependencies.is_optional(key.kind, &key.name), now);
             self.watch_upper(key, actions);
             self.advance(now, key, actions);
         }
@@ -299,9 +310,16 @@ impl CopyStateMachine {
         if key.kind.is_watched() {
             actions.push(Action::Watch(key.clone(), entry.source.clone()));
         } else {
-            let bare = build::build_service_account(&entry.source, key, &self.owner);
-            entry.upper = UpperState::Present(Arc::new(bare));
+            // Its upper account says nothing about it.
+            let bare = build::build_empty(&entry.source, key, &self.owner).map(Arc::new);
+            entry.upper = bare.map_or(UpperState::Unknown, UpperState::Present);
         }
+    }
+
+    /// The empty copy that reserves the name of an object that does not exist.
+    fn empty_copy(&self, key: &CopyKey) -> Option<Arc<DesiredCopy>> {
+        let entry = self.entries.get(key)?;
+        build::build_empty(&entry.source, key, &self.owner).map(Arc::new)
     }
 
     fn handle_upper(&mut self, now: Duration, key: &CopyKey, upper: UpperState, actions: &mut Vec<Action>) {
@@ -315,6 +333,7 @@ impl CopyStateMachine {
             }
             entry.last_error = None;
             entry.upper = upper;
+            entry.verify_absence();
         }
         self.advance(now, key, actions);
     }
@@ -374,7 +393,6 @@ impl CopyStateMachine {
             }
             Err(error) => self.handle_call_error(now, key, &call, error, actions),
         }
-        self.warn_about_foreign(key, actions);
         self.advance(now, key, actions);
     }
 
@@ -431,21 +449,6 @@ impl CopyStateMachine {
         }
     }
 
-    fn warn_about_foreign(&mut self, key: &CopyKey, actions: &mut Vec<Action>) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        // A foreign object without an upper counterpart does not matter.
-        if !entry.is_foreign() || !matches!(entry.upper, UpperState::Present(_)) {
-            return;
-        }
-        for pod in entry.pods.difference(&entry.notified) {
-            let message = format!(
-                "{key} already exists in the lower cluster and is not a copy of ours: it is used as it is"
-            );
-            actions.push(Action::Warn { pod: pod.clone(), reason: "ForeignObject", message });
-        }
-        entry.notified = entry.pods.clone();
-    }
-
     fn advance_all(&mut self, now: Duration, which: impl Fn(&CopyKey) -> bool, actions: &mut Vec<Action>) {
         let keys: Vec<CopyKey> = self.entries.keys().filter(|key| which(key)).cloned().collect();
         for key in keys {
@@ -455,7 +458,6 @@ impl CopyStateMachine {
 
     /// Takes the next step for one copy.
     fn advance(&mut self, now: Duration, key: &CopyKey, actions: &mut Vec<Action>) {
-        self.warn_about_foreign(key, actions);
         let listed = self.listed.contains(&(key.kind, None))
             || self.listed.contains(&(key.kind, Some(key.namespace.clone())));
         let owner_reference = self
@@ -490,13 +492,4 @@ impl CopyStateMachine {
             }
         }
     }
-}
-
-/// The objects that a pod refers to.
-fn referenced_objects(dependencies: &Dependencies) -> impl Iterator<Item = (Kind, &str)> {
-    let config_maps = dependencies.config_maps.iter().map(|name| (Kind::ConfigMap, name));
-    let secrets = dependencies.secrets.iter().map(|name| (Kind::Secret, name));
-    let claims = dependencies.claims.iter().map(|name| (Kind::Claim, name));
-    let accounts = dependencies.service_account.iter().map(|name| (Kind::ServiceAccount, name));
-    config_maps.chain(secrets).chain(claims).chain(accounts).map(|(kind, name)| (kind, name.as_str()))
 }

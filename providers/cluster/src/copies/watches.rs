@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;
 use vk_kube::{Client, Error, Kind as ErrorKind, Objects, Selector, WatchEvent};
@@ -145,7 +145,12 @@ impl<K: CopiedObject> UpperWatch<K> {
         let desired = match object {
             Some(object) => {
                 let has_volume = self.has_volume(object).await?;
-                let context = CopyContext { storage_classes: &self.inner.storage_classes, has_volume };
+                let context = CopyContext {
+                    storage_classes: &self.inner.storage_classes,
+                    has_volume,
+                    has_source: self.has_source(object).await?,
+                    metadata: &self.inner.metadata,
+                };
                 build(object, &self.key, &self.inner.owner, context)
             }
             None => None,
@@ -163,6 +168,24 @@ impl<K: CopiedObject> UpperWatch<K> {
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Forbidden) => Ok(false),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a claim is cloned from another one. It waits until that has a copy of ours: a claim of somebody else must not be cloned
+    /// because it has the name.
+    async fn has_source(&self, object: &K) -> Result<bool, Error> {
+        let Some(name) = object.source_claim() else { return Ok(false) };
+        let claims = PersistentVolumeClaim::objects(self.inner.lower.clone(), Some(&self.key.namespace));
+        let source = UpperRef { namespace: self.source.namespace.clone(), name: name.to_owned() };
+        let found = match claims.get(name).await {
+            Ok(claim) => observe(&claim, &self.inner.owner).source,
+            Err(error) if error.kind == ErrorKind::NotFound => None,
+            Err(error) => return Err(error),
+        };
+        if found.as_ref() == Some(&source) {
+            return Ok(true);
+        }
+        let message = format!("the claim {name}, from which it is cloned, has no copy in the lower cluster");
+        Err(Error::new(ErrorKind::Conflict, message))
     }
 
     /// Watches the object, and returns when watching is not permitted.

@@ -46,6 +46,17 @@ fn references_in_volumes_and_environment_of_all_containers_are_found() {
     }));
     assert_eq!(all.config_maps, names(["c-all", "c-key", "e-all", "e-key", "i-all", "i-key", "pro", "vol",]));
     assert_eq!(all.secrets, names(["c-all", "c-key", "e-all", "e-key", "i-all", "i-key", "pro", "vol",]));
+    assert_eq!(all.optional_config_maps, names(["c-key", "e-key", "i-key", "vol"]));
+    assert_eq!(all.optional_secrets, names(["c-all", "e-all", "i-all", "pro"]));
+}
+
+#[test]
+fn one_mandatory_reference_makes_an_object_mandatory() {
+    let source = |optional: bool| json!({"secretRef": {"name": "s", "optional": optional}});
+    for order in [[true, false], [false, true]] {
+        let all = of(&json!({"containers": [{"name": "web", "envFrom": order.map(source)}]}));
+        assert_eq!((all.secrets, all.optional_secrets), (names(["s"]), names([])), "{order:?}");
+    }
 }
 
 #[test]
@@ -69,6 +80,7 @@ fn secrets_of_volume_plugins_and_registries_are_found() {
     }
     let all = of(&json!({"containers": [], "imagePullSecrets": [{"name": "registry"}, {"name": ""}]}));
     assert_eq!(all.secrets, names(["registry"]));
+    assert_eq!(all.optional_secrets, names(["registry"]), "a kubelet pulls without it");
 }
 
 #[test]

@@ -13,7 +13,9 @@ use crate::{names, status::truncate};
 /// running.
 pub const NODES_AVAILABLE: &str = "multicluster.virtual-kubelet.io/NodesAvailable";
 /// The label that names the provider of a virtual node.
-const PROVIDER: &str = "virtual-kubelet.io/provider";
+pub(super) const PROVIDER: &str = "virtual-kubelet.io/provider";
+/// The reason of the condition and of the event if no lower node counts.
+pub(crate) const NO_ELIGIBLE_NODES: &str = "NoEligibleNodes";
 /// The maximum length of a version string.
 const MAX_VERSION_LENGTH: usize = 128;
 
@@ -66,15 +68,13 @@ fn labels(sum: &VirtualResources, cluster: &str, template: &mut NodeTemplate) {
 fn available(sum: &VirtualResources, cluster: &str) -> Condition {
     // The name is unknown until the cluster answers.
     let cluster = if cluster.is_empty() { "(unknown)" } else { cluster };
-    let (status, reason, message) = if sum.nodes == 0 && !sum.unseen {
-        let message = format!(
-            "no node of cluster {cluster} is selected, ready, schedulable and free of taints that pods do not tolerate"
-        );
-        (ConditionStatus::False, "NoEligibleNodes", message)
+    let (status, reason, message) = if let Some(why) = sum.why_no_nodes() {
+        (ConditionStatus::False, NO_ELIGIBLE_NODES, format!("cluster {cluster}: {why}"))
     } else if sum.offers_nothing() {
         (ConditionStatus::False, "NothingFree", format!("other pods use all nodes of cluster {cluster}"))
     } else {
-        (ConditionStatus::True, "NodesAvailable", format!("cluster {cluster} has nodes for pods"))
+        let exclusions = sum.exclusions().map(|text| format!("; left out: {text}")).unwrap_or_default();
+        (ConditionStatus::True, "NodesAvailable", format!("cluster {cluster} has nodes for pods{exclusions}"))
     };
     Condition { kind: NODES_AVAILABLE.to_owned(), status, reason: reason.to_owned(), message }
 }

@@ -231,26 +231,66 @@ fn tainted_nodes_count_only_where_pods_tolerate_them() {
         ("NoSchedule", json!([{"key": "team", "operator": "Nonsense", "value": "blue"}]), false),
     ] {
         assert_eq!(
-            is_eligible(&tainted(effect), &share(tolerations.clone())),
-            counts,
+            exclusion(&tainted(effect), &share(tolerations.clone())),
+            (!counts).then_some(Exclusion::Taint),
             "{effect} {tolerations}"
         );
     }
     let limit = |operator: &str| share(json!([{"key": "sla", "operator": operator, "value": "900"}]));
     let rated =
         with(usual("a"), "spec.taints", json!([{"key": "sla", "value": "950", "effect": "NoSchedule"}]));
-    assert!(is_eligible(&rated, &limit("Gt")) && !is_eligible(&rated, &limit("Lt")));
+    assert_eq!(exclusion(&rated, &limit("Gt")), None);
+    assert_eq!(exclusion(&rated, &limit("Lt")), Some(Exclusion::Taint));
 }
 
 #[test]
 fn only_selected_nodes_count_and_virtual_ones_only_if_configured() {
     let share = NodeShare { selector: [("pool".to_owned(), "a".to_owned())].into(), ..NodeShare::default() };
-    assert!(!is_eligible(&usual("a"), &share));
+    assert_eq!(exclusion(&usual("a"), &share), Some(Exclusion::Selector));
     let pool = |pool: &str| with(usual("a"), "metadata.labels", json!({"pool": pool}));
-    assert!(is_eligible(&pool("a"), &share) && !is_eligible(&pool("b"), &share));
+    assert_eq!(exclusion(&pool("a"), &share), None);
+    assert_eq!(exclusion(&pool("b"), &share), Some(Exclusion::Selector));
     let virtual_one = with(usual("a"), "metadata.labels", json!({"type": "virtual-kubelet"}));
-    assert!(!is_eligible(&virtual_one, &NodeShare::default()));
-    assert!(is_eligible(&virtual_one, &NodeShare { virtual_nodes: true, ..NodeShare::default() }));
+    assert_eq!(exclusion(&virtual_one, &NodeShare::default()), Some(Exclusion::Virtual));
+    assert_eq!(exclusion(&virtual_one, &NodeShare { virtual_nodes: true, ..NodeShare::default() }), None);
+}
+
+#[test]
+fn nodes_of_local_and_cri_are_machines() {
+    let node_of = |provider: &str| {
+        let labels = json!({"type": "virtual-kubelet", "virtual-kubelet.io/provider": provider});
+        with(usual("a"), "metadata.labels", labels)
+    };
+    for (provider, counts) in
+        [("local", true), ("cri", true), ("mock", false), ("cluster", false), ("", false)]
+    {
+        let expected = (!counts).then_some(Exclusion::Virtual);
+        assert_eq!(exclusion(&node_of(provider), &NodeShare::default()), expected, "{provider}");
+    }
+}
+
+#[test]
+fn nodes_that_are_left_out_are_counted_by_reason() {
+    let away = json!([{"type": "Ready", "status": "Unknown"}]);
+    let taint = json!([{"key": "team", "effect": "NoSchedule"}]);
+    let left_out = [
+        with(usual("a"), "metadata.labels", json!({"type": "virtual-kubelet"})),
+        with(usual("b"), "spec.unschedulable", json!(true)),
+        with(usual("c"), "status.conditions", away.clone()),
+        with(usual("d"), "status.conditions", away),
+        with(usual("e"), "spec.taints", taint),
+    ];
+    let none = all(&left_out, &[]);
+    let why = none.why_no_nodes().expect("no node counts");
+    for words in ["1 virtual (`virtualNodes: true`", "1 cordoned", "2 not Ready", "1 with a taint"] {
+        assert!(why.contains(words), "{words} in {why}");
+    }
+    let mut some = left_out.to_vec();
+    some.push(usual("f"));
+    let some = all(&some, &[]);
+    assert_eq!((some.nodes, some.why_no_nodes()), (1, None));
+    assert!(some.exclusions().is_some_and(|text| text.contains("2 not Ready")));
+    assert_eq!(all(&[], &[]).why_no_nodes().as_deref(), Some("the lower cluster has no nodes"));
 }
 
 #[test]

@@ -171,8 +171,9 @@ impl VirtualNode {
                 return;
             }
             for pod in &pods {
+                // A node may delete its own pods.
                 let above: Objects<Pod> =
-                    Objects::namespaced(self.upper.client.clone(), pod.namespace.to_string());
+                    Objects::namespaced(self.upper.reader(&self.owner.node), pod.namespace.to_string());
                 match above.delete(&pod.name, &pod.uid).await {
                     Ok(()) => {}
                     Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Conflict) => {

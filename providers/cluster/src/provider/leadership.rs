@@ -55,6 +55,7 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
         owner: node.owner.clone(),
         namespaces: settings.namespaces.clone(),
         storage_classes: settings.storage_classes.clone(),
+        metadata: settings.copied_metadata.clone(),
         supervisor: supervisor.clone(),
         events: events.clone(),
         grace: copies::GRACE,
@@ -73,7 +74,9 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
     spawn_event_forwarding(node, receiver, &supervisor);
     abandonment::spawn_abandonment(node, &supervisor);
     spawn_stuck_pod_check(node, &supervisor);
-    spawn_claims(node, &supervisor);
+    if node.settings.storage {
+        spawn_claims(node, &supervisor);
+    }
     let session = Arc::new(LeadershipSession { copier, supervisor });
     if let Some(earlier) = node.session.lock().replace(Arc::clone(&session)) {
         earlier.supervisor.stop();

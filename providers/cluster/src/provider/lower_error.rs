@@ -8,6 +8,7 @@ pub(super) fn to_provider_error(doing: &str, error: LowerError) -> Error {
     let kind = match error.kind {
         Lower::NotFound | Lower::Replaced => Kind::NotFound,
         Lower::Forbidden if is_transient(&error) => Kind::Unavailable,
+        Lower::Forbidden if is_full_quota(&error) => Kind::Exhausted,
         Lower::Unauthorized | Lower::Forbidden | Lower::Invalid => Kind::Denied,
         Lower::Throttled => Kind::Throttled { after: error.retry_after },
         Lower::Fenced => Kind::Cancelled,
@@ -22,11 +23,19 @@ pub(super) fn is_rejection(error: &LowerError) -> bool {
         Lower::Invalid => true,
         Lower::Forbidden => {
             !is_transient(error)
+                && !is_full_quota(error)
                 && !error.message.contains("cannot create resource")
                 && !error.message.contains("cannot patch resource")
         }
         _ => false,
     }
+}
+
+/// Whether a quota of the lower cluster has no room left, or has not been counted yet. A pod that lacks what the quota demands is another
+/// matter: it is rejected.
+pub(super) fn is_full_quota(error: &LowerError) -> bool {
+    let full = ["exceeded quota:", "status unknown for quota:"];
+    error.kind == Lower::Forbidden && full.iter().any(|words| error.message.contains(words))
 }
 
 /// Whether an error goes away without intervention: a terminating namespace will be deleted, and a new one gets its service account.
@@ -43,7 +52,9 @@ mod tests {
     #[test]
     fn an_admission_error_is_a_rejection_and_a_missing_permission_is_not() {
         let forbidden = |message: &str| LowerError::new(Lower::Forbidden, message);
-        assert!(is_rejection(&forbidden("pods \"a\" is forbidden: exceeded quota: few, requested: pods=1")));
+        assert!(is_rejection(&forbidden(
+            "pods \"a\" is forbidden: failed quota: few: must specify cpu for: c"
+        )));
         assert!(is_rejection(&forbidden(
             "pods \"a\" is forbidden: violates PodSecurity \"restricted:latest\""
         )));
@@ -61,6 +72,20 @@ mod tests {
             "it is tried again soon"
         );
         assert!(!is_rejection(&LowerError::new(Lower::Server, "etcd")));
+    }
+
+    #[test]
+    fn a_full_quota_is_no_rejection() {
+        for message in [
+            "pods \"a\" is forbidden: exceeded quota: few, requested: pods=1, used: pods=3, limited: pods=3",
+            "pods \"a\" is forbidden: status unknown for quota: few, resources: pods",
+        ] {
+            let error = LowerError::new(Lower::Forbidden, message);
+            assert!(is_full_quota(&error) && !is_rejection(&error), "{message}");
+            assert_eq!(*to_provider_error("change the pod", error).kind(), Kind::Exhausted);
+        }
+        let security = LowerError::new(Lower::Forbidden, "pods \"a\" is forbidden: violates PodSecurity");
+        assert!(!is_full_quota(&security) && is_rejection(&security));
     }
 
     #[test]

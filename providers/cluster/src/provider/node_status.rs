@@ -5,13 +5,15 @@ use std::{
     time::Duration,
 };
 
+use futures::{Stream, stream};
 use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
 };
+use tracing::warn;
 use vk_provider::{
-    NodeTemplate,
+    EventKind, NodeChange, NodeTemplate,
     node::{Condition, ConditionStatus},
 };
 use vk_supervisor::task;
@@ -19,7 +21,7 @@ use vk_supervisor::task;
 use super::VirtualNode;
 use crate::{
     names::{CLUSTER, CLUSTER_ID, REACHABLE},
-    node::{VirtualResources, describe},
+    node::{NO_ELIGIBLE_NODES, VirtualResources, describe},
 };
 
 /// Minimum interval between two computations of the resources.
@@ -33,19 +35,43 @@ pub(super) struct NodeStatus {
     capacity_changed: Arc<Notify>,
     /// Incremented when the description of the node changes.
     changes: watch::Sender<u64>,
+    /// Why no lower node counts.
+    why_no_nodes: watch::Sender<Option<String>>,
 }
 
 // === impl NodeStatus ===
 
 impl Default for NodeStatus {
     fn default() -> Self {
-        Self { resources: Mutex::default(), capacity_changed: Arc::default(), changes: watch::Sender::new(0) }
+        Self {
+            resources: Mutex::default(),
+            capacity_changed: Arc::default(),
+            changes: watch::Sender::new(0),
+            why_no_nodes: watch::Sender::new(None),
+        }
     }
 }
 
 impl NodeStatus {
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
+    }
+
+    /// An event on the node whenever no lower node counts, or for other reasons than before.
+    pub(super) fn events(&self) -> impl Stream<Item = NodeChange> + Send + use<> {
+        let mut changed = self.why_no_nodes.subscribe();
+        // What is known already is news to a new session.
+        changed.mark_changed();
+        stream::unfold(changed, |mut changed| async move {
+            loop {
+                changed.changed().await.ok()?;
+                let why = changed.borrow_and_update().clone();
+                if let Some(message) = why {
+                    let reason = NO_ELIGIBLE_NODES.to_owned();
+                    break Some((NodeChange::Event { kind: EventKind::Warning, reason, message }, changed));
+                }
+            }
+        })
     }
 
     /// Lower nodes or pods changed: the resources are computed again soon.
@@ -69,6 +95,16 @@ impl VirtualNode {
         if before != resources {
             self.node_status.mark_changed();
         }
+        // Before the first list, nothing is known about nodes.
+        let why = resources.why_no_nodes().filter(|_| self.lower.check_synced().is_ok());
+        self.node_status.why_no_nodes.send_if_modified(|known| {
+            let changed = *known != why;
+            if let Some(why) = why.as_ref().filter(|_| changed) {
+                warn!(node = self.owner.node, "the virtual node offers nothing: {why}");
+            }
+            known.clone_from(&why);
+            changed
+        });
     }
 
     pub(super) fn describe(&self, template: &mut NodeTemplate) {

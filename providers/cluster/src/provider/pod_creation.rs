@@ -8,17 +8,20 @@ use vk_provider::{Error, EventKind, PodBundle, PodEvent, PodRef, Result, error::
 
 use super::{VirtualNode, lower_error, pod_status::NOT_OFFLOADED};
 use crate::{
+    copies::NAME_CONFLICT,
     dependencies::{Dependencies, dependencies},
     lower_cluster::ObjectKey,
     names::{REPLACED, annotation},
     owner_config_map,
     pod_plan::{self, PodPlan, plan},
     status::has_ended,
-    translate::{ApiAccess, api_access, translate},
+    translate::translate,
 };
 
 /// The default grace period of pods, in seconds.
 const GRACE: i64 = 30;
+/// The reason of pods that wait for quota in the lower cluster.
+const QUOTA_EXCEEDED: &str = "LowerQuotaExceeded";
 
 impl VirtualNode {
     pub(super) async fn create(&self, bundle: PodBundle) -> Result<()> {
@@ -99,11 +102,14 @@ impl VirtualNode {
                 self.request_status(pod);
                 Ok(CreateOutcome::Done)
             }
-            PodPlan::Conflict => Err(Error::unavailable(format!(
-                "NameConflict: the lower cluster has a pod {}/{} that is not of this node: it stays, and this one waits until it is \
-                 gone",
-                key.0, key.1
-            ))),
+            PodPlan::Conflict => Err(Error::new(
+                Kind::Blocked(NAME_CONFLICT),
+                format!(
+                    "{NAME_CONFLICT}: the lower cluster has a pod {}/{} that is not of this node: it stays, and this one waits until \
+                     it is gone",
+                    key.0, key.1
+                ),
+            )),
             PodPlan::Await { uid, going } => {
                 if !going && let Some(lower) = found {
                     self.delete_predecessor(pod, key, &uid, lower).await?;
@@ -141,7 +147,12 @@ impl VirtualNode {
         let translated = translate(upper, &self.owner, &self.settings.policy, &self.lower.classes())
             .map_err(|rejection| Error::invalid(rejection.0))?;
         let session = self.session()?;
-        session.copier.ensure(pod, self.needs(upper)?).await?;
+        if let Err(error) = session.copier.ensure(pod, self.needs(upper)).await {
+            if matches!(error.kind(), Kind::Unresolved(_)) {
+                self.warn(pod, "Failed", error.report());
+            }
+            return Err(error);
+        }
         let not_offloaded_status =
             owner_config_map::ensure(self.lower.client(), &key.0, &self.owner)
                 .await
@@ -160,6 +171,11 @@ impl VirtualNode {
                 Ok(CreateOutcome::Done)
             }
             Err(error) if error.kind == Lower::AlreadyExists => Ok(CreateOutcome::Taken),
+            // Whatever the pod's restart policy: it can run as soon as others leave.
+            Err(error) if lower_error::is_full_quota(&error) => Err(Error::new(
+                Kind::Blocked(QUOTA_EXCEEDED),
+                format!("the lower cluster has no quota left for the pod: {error}"),
+            )),
             Err(error) if lower_error::is_rejection(&error) => {
                 let why = format!("the lower cluster rejects the pod: {error}");
                 let never =
@@ -177,24 +193,33 @@ impl VirtualNode {
         }
     }
 
-    /// Makes sure that the dependencies of an existing lower pod are copied. A pod that has ended needs none.
+    /// Makes sure that the dependencies of an existing lower pod are copied. A pod that has ended needs none. What such a pod refers to
+    /// cannot change, except by new ephemeral containers: they wait for names that are not ours, and everything else goes on.
     pub(super) async fn ensure_copies(&self, pod: &PodRef, upper: &Pod, lower: &Pod) -> Result<()> {
         let session = self.session()?;
         if has_ended(lower) {
             session.copier.release(pod);
             return Ok(());
         }
-        session.copier.ensure(pod, self.needs(upper)?).await
+        match session.copier.ensure(pod, self.needs(upper)).await {
+            Err(error) if matches!(error.kind(), Kind::Blocked(_) | Kind::Unresolved(_)) => {
+                if adds_containers(upper, lower) {
+                    return Err(error);
+                }
+                if *error.kind() == Kind::Blocked(NAME_CONFLICT) {
+                    self.warn(pod, NAME_CONFLICT, error.report());
+                }
+                Ok(())
+            }
+            other => other,
+        }
     }
 
-    fn needs(&self, upper: &Pod) -> Result<Dependencies> {
-        let access =
-            api_access(upper, &self.settings.policy).map_err(|rejection| Error::invalid(rejection.0))?;
-        let mut needs = dependencies(upper);
-        if access == ApiAccess::None {
-            needs.service_account = None;
-        }
-        Ok(needs)
+    /// What the lower pod of an upper pod refers to.
+    fn needs(&self, upper: &Pod) -> Dependencies {
+        let account = self.settings.policy.accounts.lower_account(upper, &self.owner);
+        let service_account = Some(account).filter(|account| account != "default");
+        Dependencies { service_account, ..dependencies(upper) }
     }
 
     /// How many lower pods the new one replaces. Restart counts must never decrease.
@@ -241,6 +266,15 @@ impl VirtualNode {
             message,
         });
     }
+}
+
+/// Whether the upper pod has ephemeral containers that the lower pod does not have yet.
+fn adds_containers(upper: &Pod, lower: &Pod) -> bool {
+    fn of(pod: &Pod) -> impl Iterator<Item = &str> {
+        let all = pod.spec.iter().flat_map(|spec| spec.ephemeral_containers.iter().flatten());
+        all.map(|container| container.name.as_str())
+    }
+    of(upper).any(|name| of(lower).all(|there| there != name))
 }
 
 /// The outcome of an attempt to create a pod.

@@ -5,6 +5,7 @@ use vk_provider::{Error, PodRef, Result};
 
 use super::{VirtualNode, pod_creation::replaced};
 use crate::{
+    config::LostStatefulSetPolicy,
     names::SCHEDULED,
     pod_plan,
     status::{NODE_LOST, POD_DELETED, failed_status, has_ended, upper_status},
@@ -68,6 +69,15 @@ impl VirtualNode {
         if known.stopping || !self.is_stuck(lower) {
             return status;
         }
+        let wait = self.settings.lost_stateful_sets == LostStatefulSetPolicy::Wait;
+        if wait && may_get_successor_of_same_name(upper) {
+            let message = format!(
+                "the lower node {} is unreachable: its containers may be running, so the pod stays until the lower cluster confirms \
+                 their end; if you know that the machine is off, delete the lower pod with force",
+                lower.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default(),
+            );
+            return PodStatus { reason: Some(NODE_LOST.to_owned()), message: Some(message), ..status };
+        }
         let message = format!(
             "the lower node {} is unreachable, and its pod should have terminated {:?} ago",
             lower.spec.as_ref().and_then(|spec| spec.node_name.as_deref()).unwrap_or_default(),
@@ -126,6 +136,17 @@ impl VirtualNode {
     }
 }
 
+/// Whether another pod of the same name may be created when this one has failed. Two of them must not run: they would write to the same
+/// volumes, and both believe to be the member that the name stands for. Only pods without a controller, and those of controllers
+/// that give every pod a new name, are known to be safe.
+fn may_get_successor_of_same_name(upper: &Pod) -> bool {
+    let mut owners = upper.metadata.owner_references.iter().flatten();
+    let controller = owners.find(|owner| owner.controller == Some(true));
+    controller.is_some_and(|owner| {
+        !matches!(owner.kind.as_str(), "ReplicaSet" | "ReplicationController" | "Job" | "DaemonSet")
+    })
+}
+
 /// The status of a pod that stays pending because it is not offloaded.
 fn not_offloaded_status(why: String) -> PodStatus {
     PodStatus {
@@ -143,4 +164,27 @@ fn not_offloaded_status(why: String) -> PodStatus {
 
 fn absent(pod: &PodRef) -> Error {
     Error::not_found(format!("pod {pod} is not in the lower cluster"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_controllers_that_name_pods_anew_let_a_lost_pod_fail() {
+        let of = |kind: &str| -> Pod {
+            let owner =
+                json!({"apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": true});
+            serde_json::from_value(json!({"metadata": {"ownerReferences": [owner]}})).unwrap()
+        };
+        for kind in ["StatefulSet", "StrimziPodSet", "Cluster"] {
+            assert!(may_get_successor_of_same_name(&of(kind)), "{kind}");
+        }
+        for kind in ["ReplicaSet", "ReplicationController", "Job", "DaemonSet"] {
+            assert!(!may_get_successor_of_same_name(&of(kind)), "{kind}");
+        }
+        assert!(!may_get_successor_of_same_name(&Pod::default()), "nobody creates it again");
+    }
 }

@@ -11,7 +11,10 @@ use k8s_openapi::{
 };
 
 use super::{ApiAccess, Rejection, TranslationPolicy, api_access, metadata};
-use crate::{dependencies, names};
+use crate::{
+    dependencies,
+    names::{self, OwnerId},
+};
 
 /// An upper pod, and what differs in its lower pod.
 pub(super) struct PodRewriter<'a> {
@@ -21,9 +24,10 @@ pub(super) struct PodRewriter<'a> {
     pub(super) uid: &'a str,
     /// The lower namespace.
     pub(super) lower_namespace: String,
-    access: ApiAccess,
+    pub(super) access: ApiAccess,
     /// The upper service account.
     account: &'a str,
+    lower_account: String,
     /// Volumes that the lower pod does not have.
     removed: BTreeSet<String>,
     policy: &'a TranslationPolicy,
@@ -32,7 +36,11 @@ pub(super) struct PodRewriter<'a> {
 // === impl PodRewriter ===
 
 impl<'a> PodRewriter<'a> {
-    pub(super) fn of(upper: &'a Pod, policy: &'a TranslationPolicy) -> Result<Self, Rejection> {
+    pub(super) fn of(
+        upper: &'a Pod,
+        owner: &OwnerId,
+        policy: &'a TranslationPolicy,
+    ) -> Result<Self, Rejection> {
         let meta = &upper.metadata;
         let required = |field: &'a Option<String>, what: &str| {
             field
@@ -56,6 +64,7 @@ impl<'a> PodRewriter<'a> {
             lower_namespace,
             access,
             account: upper.spec.as_ref().map_or("default", dependencies::service_account),
+            lower_account: policy.accounts.lower_account(upper, owner),
             removed: upper.spec.as_ref().map(|spec| api_access::removed(spec, access)).unwrap_or_default(),
             policy,
         })
@@ -63,12 +72,9 @@ impl<'a> PodRewriter<'a> {
 
     /// Rewrites a spec.
     pub(super) fn rewrite_spec(&self, spec: &mut PodSpec) {
-        match self.access {
-            ApiAccess::Lower => spec.service_account_name = Some(self.account.to_owned()),
-            ApiAccess::None => {
-                spec.service_account_name = Some("default".to_owned());
-                spec.automount_service_account_token = Some(false);
-            }
+        spec.service_account_name = Some(self.lower_account.clone());
+        if self.access == ApiAccess::None {
+            spec.automount_service_account_token = Some(false);
         }
         let containers = spec.containers.iter_mut().chain(spec.init_containers.iter_mut().flatten());
         for container in containers {
@@ -117,9 +123,7 @@ impl<'a> PodRewriter<'a> {
         match path {
             "metadata.namespace" if self.lower_namespace != self.namespace => Some(self.namespace.to_owned()),
             "metadata.uid" => Some(self.uid.to_owned()),
-            "spec.serviceAccountName" if self.access == ApiAccess::None && self.account != "default" => {
-                Some(self.account.to_owned())
-            }
+            "spec.serviceAccountName" if self.lower_account != self.account => Some(self.account.to_owned()),
             _ => {
                 // Labels and annotations that are not copied cannot be referenced in the lower pod.
                 let (map, key) = path.strip_suffix("']")?.split_once("['")?;
@@ -152,6 +156,8 @@ impl<'a> PodRewriter<'a> {
         if self.access == ApiAccess::None {
             sources.retain(|source| source.service_account_token.is_none());
         }
+        // Only optional ones are left. Those of the lower cluster would be others.
+        sources.retain(|source| source.cluster_trust_bundle.is_none());
         for source in sources {
             let items = source.downward_api.iter_mut().flat_map(|source| source.items.iter_mut().flatten());
             items.for_each(|item| self.rewrite_item(item));

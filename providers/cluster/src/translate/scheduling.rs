@@ -14,7 +14,7 @@ use k8s_openapi::{
 };
 use serde::Deserialize;
 
-use super::{ClusterClasses, Rejection, TranslationPolicy};
+use super::{ClusterClasses, Rejection, TranslationPolicy, choice};
 use crate::names;
 
 /// The RuntimeClass by which a pod opts in to a virtual node. It means nothing in the lower cluster.
@@ -65,15 +65,27 @@ pub(super) fn set_classes(
     policy: &TranslationPolicy,
     classes: &ClusterClasses,
 ) -> Result<(), Rejection> {
+    let allowed = &policy.allowed;
+    let in_annotation = |field: &str| format!("annotation {}: {field}", names::LOWER);
+    if let Some(name) = &lower.scheduler_name {
+        choice::check_name(&in_annotation("schedulerName"), name, &allowed.schedulers, "allow.schedulers")?;
+    }
     below.scheduler_name.clone_from(&lower.scheduler_name);
-    // A pod with an unknown PriorityClass would be rejected.
-    below.priority_class_name = lower.priority_class_name.clone().or_else(|| {
-        let name = non_empty(upper.priority_class_name.as_ref())?;
-        lookup(&policy.priority_classes, name)
-            .or_else(|| classes.priority_classes.contains(name).then(|| name.clone()))
-    });
+    below.priority_class_name = match &lower.priority_class_name {
+        Some(name) => {
+            let field = in_annotation("priorityClassName");
+            choice::check_name(&field, name, &allowed.priority_classes, "allow.priorityClasses")?;
+            Some(name.clone())
+        }
+        None => non_empty(upper.priority_class_name.as_ref())
+            .and_then(|name| priority_class(name, policy, classes)),
+    };
     below.runtime_class_name = match &lower.runtime_class_name {
-        Some(name) => Some(name.clone()),
+        Some(name) => {
+            let field = in_annotation("runtimeClassName");
+            choice::check_name(&field, name, &allowed.runtime_classes, "allow.runtimeClasses")?;
+            Some(name.clone())
+        }
         None => non_empty(upper.runtime_class_name.as_ref())
             .map(|name| runtime_class(name, policy, classes))
             .transpose()?
@@ -82,18 +94,32 @@ pub(super) fn set_classes(
     Ok(())
 }
 
+/// The lower class of an upper PriorityClass: a mapped one, or the same if it is allowed. Otherwise none: its priority is relative to
+/// others of the upper cluster. A pod with an unknown class would be rejected.
+fn priority_class(name: &String, policy: &TranslationPolicy, classes: &ClusterClasses) -> Option<String> {
+    let same = || policy.allowed.priority_classes.contains(name) && classes.priority_classes.contains(name);
+    lookup(&policy.priority_classes, name).or_else(|| same().then(|| name.clone()))
+}
+
 /// A RuntimeClass is often a security measure, so it is never dropped silently.
 fn runtime_class(
     name: &String,
     policy: &TranslationPolicy,
     classes: &ClusterClasses,
 ) -> Result<Option<String>, Rejection> {
+    let exists = classes.runtime_classes.contains(name);
     if let Some(other) = lookup(&policy.runtime_classes, name) {
         Ok(Some(other))
-    } else if classes.runtime_classes.contains(name) {
-        Ok(Some(name.clone()))
     } else if name == OPT_IN {
         Ok(None)
+    } else if exists && policy.allowed.runtime_classes.contains(name) {
+        Ok(Some(name.clone()))
+    } else if exists {
+        Err(Rejection(format!(
+            "spec.runtimeClassName: pods may not choose the RuntimeClass {name} of the lower cluster: add it to \
+             `allow.runtimeClasses` of the configuration of the provider, map it to another one in `runtimeClasses`, or remove it from \
+             the pod"
+        )))
     } else {
         Err(Rejection(format!(
             "spec.runtimeClassName: the lower cluster has no RuntimeClass {name}: create it there, map it to another one in \
@@ -124,7 +150,9 @@ pub(super) fn set_placement(
 
     let mut tolerations: Vec<Toleration> = Vec::new();
     let non_empty = lower.tolerations.as_ref().or(upper.tolerations.as_ref());
-    let kept = non_empty.into_iter().flatten().filter(|toleration| !is_dropped(toleration));
+    // Tolerations of the upper pod are for the upper scheduler, and often tolerate more than anybody means.
+    let kept = non_empty.into_iter().flatten();
+    let kept = kept.filter(|one| !is_dropped(one) && policy.allowed.allows_toleration(one));
     for toleration in kept.chain(&policy.tolerations) {
         if !tolerations.contains(toleration) {
             tolerations.push(toleration.clone());

@@ -7,6 +7,7 @@ use super::*;
 
 mod api_access;
 mod fields;
+mod pod_security;
 pub(super) mod properties;
 mod scheduling;
 mod upstream;
@@ -36,6 +37,29 @@ pub(super) fn owner() -> OwnerId {
 pub(super) fn mapped(pairs: &[(&str, &str)]) -> TranslationPolicy {
     let map = pairs.iter().map(|(upper, lower)| ((*upper).to_owned(), (*lower).to_owned()));
     TranslationPolicy { namespaces: NamespaceMapping::Map(map.collect()), ..TranslationPolicy::default() }
+}
+
+/// A policy that allows what samples contain.
+pub(super) fn permissive() -> TranslationPolicy {
+    let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    TranslationPolicy {
+        pod_security: PodSecurity::Privileged,
+        access: ApiAccess::Lower,
+        accounts: Accounts { default: None, by_upper: [("builder".to_owned(), "builder".to_owned())].into() },
+        allowed: AllowedChoices {
+            api_access: true,
+            schedulers: names(&["volcano", "kueue"]),
+            priority_classes: names(&["high"]),
+            runtime_classes: names(&["gvisor", "kata"]),
+            tolerations: vec![
+                serde_json::from_value(json!({"key": "gpu", "operator": "Exists"})).unwrap(),
+                serde_json::from_value(json!({"key": "below", "operator": "Exists"})).unwrap(),
+                serde_json::from_value(json!({"key": "spot", "operator": "Exists"})).unwrap(),
+            ],
+            volume_drivers: names(&["d"]),
+        },
+        ..TranslationPolicy::default()
+    }
 }
 
 pub(super) fn annotate(pod: &mut Pod, key: &str, value: &str) {
@@ -106,7 +130,7 @@ fn annotations_are_copied_without_ignored_ones() {
     annotate(&mut upper, "team", "shop");
     annotate(&mut upper, "secret-of-ours", "x");
     annotate(&mut upper, "kubectl.kubernetes.io/last-applied-configuration", "{}");
-    annotate(&mut upper, names::API_ACCESS, "lower");
+    annotate(&mut upper, names::API_ACCESS, "none");
     annotate(&mut upper, names::INPUT, "not ours");
     annotate(&mut upper, names::CLUSTER_SELECTOR, "{}");
     let policy = TranslationPolicy {
@@ -155,7 +179,7 @@ fn a_pod_with_resource_claims_is_rejected() {
 }
 
 #[test]
-fn a_priority_class_is_kept_if_it_exists_or_is_mapped() {
+fn a_priority_class_is_kept_if_it_is_mapped_or_allowed_and_exists() {
     let upper = pod(json!({"priorityClassName": "high", "priority": 1000, "preemptionPolicy": "Never"}));
     let class = |policy: &TranslationPolicy, classes: &ClusterClasses| {
         let spec = translate(&upper, &owner(), policy, classes).unwrap().pod.spec.unwrap();
@@ -167,16 +191,18 @@ fn a_priority_class_is_kept_if_it_exists_or_is_mapped() {
         priority_classes: [("high".to_owned(), "gold".to_owned())].into(),
         ..TranslationPolicy::default()
     };
-    assert_eq!(class(&TranslationPolicy::default(), &ClusterClasses::default()), None);
-    assert_eq!(class(&TranslationPolicy::default(), &there).as_deref(), Some("high"));
+    assert_eq!(class(&permissive(), &ClusterClasses::default()), None);
+    assert_eq!(class(&TranslationPolicy::default(), &there), None, "nobody allowed it");
+    assert_eq!(class(&permissive(), &there).as_deref(), Some("high"));
     assert_eq!(class(&renamed, &there).as_deref(), Some("gold"));
 }
 
 #[test]
-fn an_unknown_runtime_class_is_rejected_unless_it_is_mapped() {
+fn a_runtime_class_is_rejected_unless_it_is_mapped_or_allowed_and_exists() {
     let translated = |upper: &Pod, policy: &TranslationPolicy, classes: &ClusterClasses| {
         translate(upper, &owner(), policy, classes)
             .map(|translated| translated.pod.spec.unwrap().runtime_class_name)
+            .map_err(|why| why.to_string())
     };
     let there = ClusterClasses { runtime_classes: ["gvisor".to_owned()].into(), ..ClusterClasses::default() };
     let renamed = TranslationPolicy {
@@ -184,47 +210,61 @@ fn an_unknown_runtime_class_is_rejected_unless_it_is_mapped() {
         ..TranslationPolicy::default()
     };
     let mut upper = pod(json!({"runtimeClassName": "gvisor", "overhead": {"cpu": "1"}}));
-    assert_eq!(translated(&upper, &TranslationPolicy::default(), &there).unwrap().as_deref(), Some("gvisor"));
+    assert_eq!(translated(&upper, &permissive(), &there).unwrap().as_deref(), Some("gvisor"));
     assert_eq!(translated(&upper, &renamed, &there).unwrap().as_deref(), Some("sandbox"));
-    let why = translated(&upper, &TranslationPolicy::default(), &ClusterClasses::default())
-        .unwrap_err()
-        .to_string();
+    let why = translated(&upper, &TranslationPolicy::default(), &there).unwrap_err();
+    assert!(why.contains("`allow.runtimeClasses`"), "{why}");
+    let why = translated(&upper, &permissive(), &ClusterClasses::default()).unwrap_err();
     assert!(why.contains("no RuntimeClass gvisor"), "{why}");
     lower_annotation(&mut upper, &json!({"runtimeClassName": "kata"}));
-    assert_eq!(translated(&upper, &renamed, &there).unwrap().as_deref(), Some("kata"));
+    assert_eq!(translated(&upper, &permissive(), &there).unwrap().as_deref(), Some("kata"));
     let opted_in = pod(json!({"runtimeClassName": "virtual-kubelet"}));
     assert_eq!(translated(&opted_in, &TranslationPolicy::default(), &there).unwrap(), None);
 }
 
 #[test]
-fn host_access_is_copied_or_rejected() {
-    let taken = json!({
-        "hostNetwork": true, "hostPID": true, "hostIPC": true,
-        "securityContext": {"windowsOptions": {"hostProcess": true}},
-        "volumes": [{"name": "logs", "hostPath": {"path": "/var/log"}}],
-        "containers": [{"name": "web", "securityContext": {"privileged": true}}],
-        "initContainers": [{"name": "init", "securityContext": {"windowsOptions": {"hostProcess": true}}}],
-    });
-    let upper = pod(taken.clone());
-    let lower = spec_by(&upper, &TranslationPolicy::default());
-    for (field, value) in taken.as_object().unwrap() {
-        assert_eq!(lower[field], *value);
-    }
-    let closed = TranslationPolicy { host_access: false, ..TranslationPolicy::default() };
-    let why = refused(&upper, &closed);
-    for words in [
-        "spec.hostNetwork",
-        "spec.hostPID",
-        "spec.hostIPC",
-        "spec.securityContext.windowsOptions.hostProcess",
-        "volume logs (hostPath /var/log)",
-        "container web (privileged)",
-        "container init (hostProcess)",
-        "hostAccess: false",
+fn choices_of_the_annotation_are_rejected_unless_they_are_allowed() {
+    for (field, option) in [
+        ("schedulerName", "`allow.schedulers`"),
+        ("priorityClassName", "`allow.priorityClasses`"),
+        ("runtimeClassName", "`allow.runtimeClasses`"),
     ] {
-        assert!(why.contains(words), "{words} in {why}");
+        let mut upper = pod(json!({}));
+        lower_annotation(&mut upper, &json!({field: "somebody"}));
+        for policy in [TranslationPolicy::default(), permissive()] {
+            let why = refused(&upper, &policy);
+            assert!(why.contains(field) && why.contains(option) && why.contains("somebody"), "{why}");
+        }
     }
-    translate(&pod(json!({"hostNetwork": false})), &owner(), &closed, &ClusterClasses::default()).unwrap();
+}
+
+#[test]
+fn volumes_that_lead_to_objects_of_the_lower_cluster_are_rejected() {
+    let closed = TranslationPolicy::default();
+    for (source, words) in [
+        (json!({"csi": {"driver": "secrets-store.csi.k8s.io"}}), "`allow.volumeDrivers`"),
+        (json!({"flexVolume": {"driver": "x"}}), "`allow.volumeDrivers`"),
+        (
+            json!({"projected": {"sources": [{"clusterTrustBundle": {"name": "b", "path": "p"}}]}}),
+            "trust bundles",
+        ),
+        (
+            json!({"projected": {"sources": [{"podCertificate": {"signerName": "a/b", "keyType": "ED25519"}}]}}),
+            "`apiAccess`",
+        ),
+    ] {
+        let mut volume = json!({"name": "v"});
+        volume.as_object_mut().unwrap().extend(source.as_object().unwrap().clone());
+        let why = refused(&pod(json!({"volumes": [volume]})), &closed);
+        assert!(why.starts_with("volume v (") && why.contains(words), "{why}");
+    }
+    let allowed = pod(json!({"volumes": [{"name": "v", "csi": {"driver": "d"}}]}));
+    assert_eq!(spec_by(&allowed, &permissive())["volumes"][0]["csi"]["driver"], "d");
+    let optional = json!({"name": "b", "path": "p", "optional": true});
+    let optional = pod(
+        json!({"volumes": [{"name": "v", "projected": {"sources": [{"clusterTrustBundle": optional}]}}]}),
+    );
+    assert_eq!(spec_by(&optional, &closed)["volumes"][0]["projected"]["sources"], json!([]));
 }
 
 #[test]

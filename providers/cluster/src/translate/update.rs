@@ -6,9 +6,9 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, To
 use serde_json::{Map, Value, json};
 
 use super::{
-    ClusterClasses, PodRewriter, Rejection, TranslationPolicy, host_access,
+    ClusterClasses, PodRewriter, Rejection, TranslationPolicy,
     last_applied::{self, LastApplied, ResourceAmounts},
-    translate,
+    pod_security, translate,
 };
 use crate::names::{self, OwnerId};
 
@@ -44,8 +44,10 @@ pub fn update(
         return Ok(None);
     }
     let translated = translate(upper, owner, policy, classes)?;
-    let mut update =
-        Update { ephemeral_containers: ephemeral_containers(upper, lower, policy)?, ..Update::default() };
+    let mut update = Update {
+        ephemeral_containers: ephemeral_containers(upper, lower, owner, policy)?,
+        ..Update::default()
+    };
     if names::annotation(&lower.metadata, names::INPUT) != Some(&translated.input) {
         changes(&translated.pod, &translated.input, lower, &mut update);
     }
@@ -55,6 +57,7 @@ pub fn update(
 fn ephemeral_containers(
     upper: &Pod,
     lower: &Pod,
+    owner: &OwnerId,
     policy: &TranslationPolicy,
 ) -> Result<Option<Value>, Rejection> {
     fn of(pod: &Pod) -> impl Iterator<Item = &EphemeralContainer> {
@@ -66,13 +69,10 @@ fn ephemeral_containers(
     if new.is_empty() {
         return Ok(None);
     }
-    if !policy.host_access {
-        let taken = |new: &EphemeralContainer| {
-            host_access::container_field_used(&new.name, new.security_context.as_ref())
-        };
-        host_access::check(&new.iter().filter_map(taken).collect::<Vec<_>>())?;
+    if let Some(spec) = &upper.spec {
+        pod_security::check_ephemeral(&new, spec, policy.pod_security)?;
     }
-    let rewriter = PodRewriter::of(upper, policy)?;
+    let rewriter = PodRewriter::of(upper, owner, policy)?;
     for container in &mut new {
         rewriter.rewrite_ephemeral(container);
     }

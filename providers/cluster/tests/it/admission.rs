@@ -9,7 +9,9 @@ use kube::{
 use serde_json::{Value, json};
 use vk_provider_cluster::{
     names::{self, NamespaceMapping, OwnerId},
-    translate::{ApiAccess, ClusterClasses, TranslationPolicy, translate, update},
+    translate::{
+        Accounts, AllowedChoices, ApiAccess, ClusterClasses, TranslationPolicy, translate, update,
+    },
 };
 use vk_testing::{ControlPlane, control_plane::Options};
 
@@ -36,6 +38,14 @@ impl TranslatedPod {
             lower: Api::namespaced(client.clone(), below.name()),
             policy: TranslationPolicy {
                 namespaces: NamespaceMapping::Map(map),
+                access: ApiAccess::Lower,
+                accounts: Accounts { default: Some("builder".to_owned()), ..Accounts::default() },
+                allowed: AllowedChoices {
+                    tolerations: ["gpu", "spot"]
+                        .map(|key| serde_json::from_value(json!({"key": key, "operator": "Exists"})).unwrap())
+                        .into(),
+                    ..AllowedChoices::default()
+                },
                 ..TranslationPolicy::default()
             },
             owner: OwnerId { origin: "upper".to_owned(), node: "vk-node".to_owned() },
@@ -214,7 +224,8 @@ async fn a_pod_without_access_has_no_lower_token() {
     let spec = lower.spec.as_ref().unwrap();
     let volumes: Vec<&str> = spec.volumes.iter().flatten().map(|volume| volume.name.as_str()).collect();
     assert_eq!(volumes, ["scratch", "about"]);
-    assert_eq!(spec.service_account_name.as_deref(), Some("default"));
+    assert_eq!(spec.service_account_name.as_deref(), Some("builder"));
+    assert_eq!(spec.automount_service_account_token, Some(false));
     assert_eq!(pair.pending(&upper, &lower), None);
 }
 

@@ -12,6 +12,7 @@ mod fake_api_server;
 mod forward;
 mod logs;
 mod permissions;
+mod pod_security;
 mod stats;
 mod storage;
 mod stream_errors;

@@ -252,6 +252,7 @@ async fn a_larger_request_is_copied_and_its_progress_reported() {
         owner: fixture.owner.clone(),
         namespaces: NamespaceMapping::Suffix("-below".to_owned()),
         storage_classes: BTreeMap::new(),
+        metadata: copies::KeptMetadata::default(),
         supervisor: fixture.supervisor.clone(),
         events,
         grace: copies::GRACE,

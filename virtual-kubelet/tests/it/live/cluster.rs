@@ -18,6 +18,7 @@ mod shared_lower_cluster;
 mod sidecar;
 mod snapshot;
 mod streams;
+mod tenants;
 #[cfg(feature = "e2e")]
 mod version_skew;
 mod walkthrough;

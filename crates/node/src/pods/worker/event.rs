@@ -68,10 +68,19 @@ impl ProviderFailure {
         self.kind.retry_after().or_else(|| slow.then_some(Duration::from_secs(10)))
     }
 
+    /// What the provider calls the reason why the pod does not start, if it names one.
+    pub(super) fn block_reason(&self) -> Option<&'static str> {
+        match self.kind {
+            Kind::Blocked(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
     /// The waiting reason of a container that does not start because of it: a volume that cannot be mounted delays the
     /// container, and a reference that leads nowhere is a fault of its configuration.
     pub(super) fn container_reason(&self) -> &'static str {
         match &self.kind {
+            Kind::Blocked(reason) => reason,
             Kind::Unresolved(reference) if reference.volume.is_some() => "ContainerCreating",
             Kind::Unresolved(_) => "CreateContainerConfigError",
             _ => "CreateContainerError",

@@ -229,7 +229,11 @@ impl Worker {
             }
             Err(failure) => failure,
         };
-        let first = self.calls.is_first_attempt();
+        let shown = self.start_failure.as_ref().and_then(|failure| failure.reason.clone());
+        let first = match (kind, failure.block_reason()) {
+            (CallKind::Create, Some(reason)) => shown.as_deref() != Some(reason),
+            _ => self.calls.is_first_attempt(),
+        };
         if self.call_failed(cx, kind, &failure) {
             return;
         }
@@ -242,8 +246,8 @@ impl Worker {
         // Nobody needs to know of a call that was cancelled and is repeated.
         if first && failure.kind != Kind::Cancelled {
             let (reason, verb) = match kind {
-                CallKind::Create => ("ProviderCreateFailed", "create"),
-                CallKind::Update => ("ProviderUpdateFailed", "update"),
+                CallKind::Create => (failure.block_reason().unwrap_or("ProviderCreateFailed"), "create"),
+                CallKind::Update => (failure.block_reason().unwrap_or("ProviderUpdateFailed"), "update"),
                 CallKind::Delete => ("ProviderDeleteFailed", "delete"),
             };
             let message = format!("cannot {verb} the pod: {}", failure.message);
@@ -279,7 +283,8 @@ impl Worker {
                 if failure.kind != Kind::Cancelled {
                     self.start_failure = Some(Box::new(StartFailure {
                         container_reason: failure.container_reason().to_owned(),
-                        reason: (reaction != Reaction::Await).then(|| "ProviderFailed".to_owned()),
+                        reason: (reaction != Reaction::Await)
+                            .then(|| failure.block_reason().unwrap_or("ProviderFailed").to_owned()),
                         message: failure.message.clone(),
                         until_changed: false,
                     }));

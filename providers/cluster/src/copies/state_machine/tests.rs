@@ -9,7 +9,7 @@ mod simulation;
 
 use serde_json::{Value, json};
 
-use self::fake_clusters::{FakeClusters, key, needs, owner, pod};
+use self::fake_clusters::{FakeClusters, key, needs, optional, owner, pod};
 use super::*;
 
 const MAP: Kind = Kind::ConfigMap;
@@ -37,7 +37,7 @@ fn a_copy_exists_before_the_pod_is_created() {
     assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Waiting);
     while clusters.deliver_lower() || clusters.deliver_upper() || clusters.answer_namespace() {}
     assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Waiting, "the copy is being created");
-    assert_eq!(clusters.state_machine.pending_copy(&pod("p")), Some(&key(MAP, "a")));
+    assert_eq!(clusters.state_machine.pending_copy(&pod("p")).map(|it| it.0), Some(&key(MAP, "a")));
     clusters.run();
     assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Ready);
     let copy = &clusters.lower[&key(MAP, "a")];
@@ -62,19 +62,48 @@ fn a_pod_without_dependencies_only_waits_for_its_namespace() {
 }
 
 #[test]
-fn a_missing_object_is_copied_when_it_appears() {
+fn a_pod_waits_for_an_object_that_it_needs() {
     let mut clusters = FakeClusters::new();
     clusters.add_pod("p", &[(MAP, "late")]);
     clusters.run();
-    assert_eq!(
-        clusters.state_machine.readiness(&pod("p")),
-        Readiness::Ready,
-        "the lower kubelet waits for it, as an upper one would"
-    );
-    assert_eq!(clusters.data(&key(MAP, "late")), None);
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Missing);
+    assert_eq!(clusters.lower.get(&key(MAP, "late")), None);
     clusters.put(MAP, "default", "late", map("1"));
     clusters.run();
     assert_eq!(clusters.data(&key(MAP, "late")), Some(&json!({"key": "1"})));
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Ready);
+}
+
+#[test]
+fn an_empty_copy_holds_the_name_of_a_missing_optional_object() {
+    let mut clusters = FakeClusters::new();
+    clusters.handle(Event::PodAdded(pod("p"), optional(&[(MAP, "late"), (Kind::Secret, "late")])));
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Waiting);
+    clusters.run();
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Ready);
+    for kind in [MAP, Kind::Secret] {
+        let held = &clusters.lower[&key(kind, "late")];
+        assert_eq!((held.get("data"), &held["metadata"]["labels"][names::ORIGIN]), (None, &json!("upper")));
+    }
+    clusters.put(MAP, "default", "late", map("1"));
+    clusters.run();
+    assert_eq!(clusters.data(&key(MAP, "late")), Some(&json!({"key": "1"})));
+    clusters.delete(MAP, "default", "late");
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.data(&key(MAP, "late")), Some(&Value::Null), "it is empty again");
+    clusters.remove_pod("p");
+    clusters.advance(GRACE * 2);
+    assert_eq!(clusters.lower.get(&key(MAP, "late")), None);
+}
+
+#[test]
+fn a_pod_that_can_do_without_an_object_does_not_wait_for_one_that_cannot() {
+    let mut clusters = FakeClusters::new();
+    clusters.add_pod("needs", &[(MAP, "late")]);
+    clusters.handle(Event::PodAdded(pod("p"), optional(&[(MAP, "late")])));
+    clusters.run();
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Ready);
+    assert_eq!(clusters.state_machine.readiness(&pod("needs")), Readiness::Missing);
 }
 
 /// tensile-kube only changes its cache.
@@ -119,14 +148,19 @@ fn repeated_reverts_of_a_copy_are_repaired_with_growing_delay() {
 }
 
 #[test]
-fn a_copy_is_deleted_with_its_upper_object() {
+fn a_copy_of_a_deleted_object_holds_its_name_while_a_pod_needs_it() {
     let mut clusters = with_copy();
     clusters.delete(MAP, "default", "a");
-    clusters.advance(A_WHILE);
-    assert_eq!(clusters.data(&key(MAP, "a")), None);
+    clusters.advance(GRACE * 10);
+    assert_eq!(clusters.data(&key(MAP, "a")), Some(&json!({"key": "1"})));
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Missing, "a new pod has to wait");
     clusters.put(MAP, "default", "a", map("2"));
     clusters.advance(A_WHILE);
     assert_eq!(clusters.data(&key(MAP, "a")), Some(&json!({"key": "2"})));
+    clusters.delete(MAP, "default", "a");
+    clusters.remove_pod("p");
+    clusters.advance(GRACE * 2);
+    assert_eq!(clusters.data(&key(MAP, "a")), None, "it goes with the last pod");
 }
 
 #[test]

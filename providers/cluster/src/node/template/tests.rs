@@ -79,6 +79,9 @@ fn a_virtual_node_without_resources_reports_the_reason() {
     };
     let empty = all(&[], &[]);
     assert_eq!(reason(&empty), "NoEligibleNodes");
+    let cordoned = all(&[with(usual("a"), "spec.unschedulable", json!(true))], &[]);
+    assert_eq!(reason(&cordoned), "NoEligibleNodes");
+    assert!(available(&cordoned, "lower").message.contains("left out: 1 cordoned"));
     let one_slot = [node("a", json!({"cpu": "1", "memory": "1Gi", "pods": "1"}))];
     let full = all(&one_slot, &[foreign("a", json!({}))]);
     assert!(full.offers_nothing());

@@ -29,7 +29,7 @@ fn with_token(more: &Value) -> Pod {
 
 #[test]
 fn the_lower_cluster_injects_its_own_token() {
-    let lower = spec_by(&with_token(&json!([])), &TranslationPolicy::default());
+    let lower = spec_by(&with_token(&json!([])), &permissive());
     assert_eq!(lower["serviceAccountName"], "builder");
     assert_eq!(lower["volumes"], Value::Null);
     assert_eq!(lower["containers"][0]["volumeMounts"], Value::Null);
@@ -38,7 +38,7 @@ fn the_lower_cluster_injects_its_own_token() {
 }
 
 #[test]
-fn a_pod_without_access_has_the_default_account_and_no_token() {
+fn a_pod_without_access_has_an_account_without_rights_and_no_token() {
     let more = json!([
         {"name": "vault", "projected": {"sources": [{"serviceAccountToken": {"path": "t", "audience": "vault"}}]}},
         {"name": "mixed", "projected": {"sources": [
@@ -46,9 +46,8 @@ fn a_pod_without_access_has_the_default_account_and_no_token() {
         ]}},
         {"name": "empty", "projected": {"sources": []}},
     ]);
-    let policy = TranslationPolicy { access: ApiAccess::None, ..TranslationPolicy::default() };
-    let lower = spec_by(&with_token(&more), &policy);
-    assert_eq!(lower["serviceAccountName"], "default");
+    let lower = spec_by(&with_token(&more), &TranslationPolicy::default());
+    assert_eq!(lower["serviceAccountName"], owner().account_name());
     assert_eq!(lower["automountServiceAccountToken"], false);
     assert_eq!(
         lower["volumes"],
@@ -61,26 +60,52 @@ fn a_pod_without_access_has_the_default_account_and_no_token() {
         lower["containers"][0]["volumeMounts"],
         json!([{"name": "mixed", "mountPath": "/mixed"}, {"name": "empty", "mountPath": "/empty"}])
     );
-    let kept = spec_by(&with_token(&more), &TranslationPolicy::default());
+    let kept = spec_by(&with_token(&more), &permissive());
     assert_eq!(kept["volumes"], more, "with the lower cluster's account they are served there");
 }
 
 #[test]
-fn the_annotation_of_the_pod_selects_the_access() {
-    for (said, of_operator, account) in
-        [("none", ApiAccess::Lower, "default"), ("lower", ApiAccess::None, "builder")]
-    {
+fn the_annotation_of_the_pod_can_always_give_up_access_and_get_it_where_that_is_allowed() {
+    let token = |said: &str, policy: &TranslationPolicy| {
         let mut upper = with_token(&json!([]));
         annotate(&mut upper, names::API_ACCESS, said);
-        let policy = TranslationPolicy { access: of_operator, ..TranslationPolicy::default() };
-        assert_eq!(spec_by(&upper, &policy)["serviceAccountName"], account, "{said}");
-    }
+        spec_by(&upper, policy)["automountServiceAccountToken"] != false
+    };
+    let allowed = AllowedChoices { api_access: true, ..AllowedChoices::default() };
+    let on_request = TranslationPolicy { allowed, ..TranslationPolicy::default() };
+    assert!(!token("none", &permissive()) && !token("none", &TranslationPolicy::default()));
+    assert!(token("lower", &permissive()) && token("lower", &on_request));
+    let mut upper = with_token(&json!([]));
+    annotate(&mut upper, names::API_ACCESS, "lower");
+    let why = refused(&upper, &TranslationPolicy::default());
+    assert!(why.contains("`allow.apiAccess: true`"), "{why}");
     for said in ["upper", "Lower", ""] {
         let mut upper = pod(json!({}));
         annotate(&mut upper, names::API_ACCESS, said);
         let why = refused(&upper, &TranslationPolicy::default());
         assert!(why.contains(names::API_ACCESS) && why.contains(&format!("{said:?}")), "{why}");
     }
+}
+
+#[test]
+fn the_account_is_one_that_the_operator_named() {
+    let account = |upper: &str, accounts: &Accounts| {
+        let policy = TranslationPolicy { accounts: accounts.clone(), ..permissive() };
+        let upper = pod(json!({"serviceAccountName": upper}));
+        spec_by(&upper, &policy)["serviceAccountName"].as_str().unwrap().to_owned()
+    };
+    let nobody = Accounts::default();
+    for upper in ["default", "builder", "cluster-admin"] {
+        assert_eq!(account(upper, &nobody), owner().account_name(), "{upper}");
+    }
+    let one = Accounts { default: Some("tenant".to_owned()), ..Accounts::default() };
+    assert_eq!(account("builder", &one), "tenant");
+    let named = [("builder", "maker"), ("shop/builder", "shop-maker"), ("other/cleaner", "cleaner")];
+    let some = Accounts { by_upper: named.map(|(a, b)| (a.to_owned(), b.to_owned())).into(), ..one };
+    assert_eq!(account("builder", &some), "shop-maker", "the pod's namespace is shop");
+    assert_eq!(account("cleaner", &some), "tenant");
+    let other = OwnerId { origin: "other".to_owned(), ..owner() };
+    assert_ne!(owner().account_name(), other.account_name(), "each upper cluster has its own");
 }
 
 #[test]
@@ -115,8 +140,7 @@ fn with_env(paths: &[&str]) -> Pod {
 #[test]
 fn the_downward_api_shows_the_upper_values() {
     let paths = ["metadata.namespace", "metadata.uid", "spec.serviceAccountName", "metadata.name"];
-    let policy = TranslationPolicy { access: ApiAccess::None, ..mapped(&[("shop", "team-a")]) };
-    let lower = spec_by(&with_env(&paths), &policy);
+    let lower = spec_by(&with_env(&paths), &mapped(&[("shop", "team-a")]));
     for containers in ["containers", "initContainers"] {
         let env = &lower[containers][0]["env"];
         assert_eq!(env[0], json!({"name": "A", "value": "shop"}));
@@ -124,7 +148,7 @@ fn the_downward_api_shows_the_upper_values() {
         assert_eq!(env[2], json!({"name": "A", "value": "builder"}));
         assert_eq!(env[3], env_of(&paths)[3], "the name is the same");
     }
-    let lower = spec_by(&with_env(&paths), &TranslationPolicy::default());
+    let lower = spec_by(&with_env(&paths), &permissive());
     let env = &lower["containers"][0]["env"];
     assert_eq!((&env[0], &env[2]), (&env_of(&paths)[0], &env_of(&paths)[2]), "what does not differ is left");
 }

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Container, EphemeralContainer, Pod, PodSpec, Vo
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
 
-use super::{below, lower_annotation, pod};
+use super::{below_by, lower_annotation, permissive, pod};
 use crate::translate::NOT_COPIED;
 
 /// How the translation treats a field of an upper pod.
@@ -86,7 +86,7 @@ const CONTAINER_RULES: &[(&str, FieldRule)] = &[
     ("lifecycle", FieldRule::Kept),
     ("livenessProbe", FieldRule::Kept),
     ("name", FieldRule::Kept),
-    ("ports", FieldRule::Kept),
+    ("ports", FieldRule::Allowed),
     ("readinessProbe", FieldRule::Kept),
     ("resizePolicy", FieldRule::Kept),
     ("resources", FieldRule::Kept),
@@ -113,12 +113,12 @@ const VOLUME_RULES: &[(&str, FieldRule)] = &[
     ("cephfs", FieldRule::Kept),
     ("cinder", FieldRule::Kept),
     ("configMap", FieldRule::Kept),
-    ("csi", FieldRule::Kept),
+    ("csi", FieldRule::Allowed),
     ("downwardAPI", FieldRule::Rewritten),
     ("emptyDir", FieldRule::Kept),
     ("ephemeral", FieldRule::Rewritten),
     ("fc", FieldRule::Kept),
-    ("flexVolume", FieldRule::Kept),
+    ("flexVolume", FieldRule::Allowed),
     ("flocker", FieldRule::Kept),
     ("gcePersistentDisk", FieldRule::Kept),
     ("gitRepo", FieldRule::Kept),
@@ -414,7 +414,7 @@ fn keys(value: &Value) -> BTreeSet<String> {
 }
 
 fn spec_below(pod: &Pod) -> Value {
-    serde_json::to_value(below(pod).spec).unwrap()
+    serde_json::to_value(below_by(pod, &permissive()).spec).unwrap()
 }
 
 #[test]

@@ -211,9 +211,7 @@ proptest! {
     fn a_lower_pod_refers_to_the_dependencies_of_the_upper_pod(upper in pods(), policy in policies()) {
         let mut above = dependencies(&upper);
         let below = dependencies(&below_by(&upper, &policy));
-        if policy.access == ApiAccess::None {
-            above.service_account = None;
-        }
+        above.service_account = Some(policy.accounts.lower_account(&upper, &owner()));
         prop_assert_eq!(below, above);
     }
 }

@@ -43,7 +43,7 @@ fn an_invalid_annotation_is_rejected_with_its_name_and_the_error() {
 }
 
 #[test]
-fn tolerations_are_copied_without_ours_and_the_default_ones() {
+fn tolerations_are_copied_where_they_are_allowed_without_ours_and_the_default_ones() {
     let default = |key: &str, seconds: i64| json!({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds});
     let upper = pod(json!({"tolerations": [
         {"key": "virtual-kubelet.io/provider", "operator": "Exists", "effect": "NoSchedule"},
@@ -58,15 +58,16 @@ fn tolerations_are_copied_without_ours_and_the_default_ones() {
     let configured: Toleration =
         serde_json::from_value(json!({"key": "spot", "operator": "Exists"})).unwrap();
     let policy = TranslationPolicy { tolerations: vec![configured], ..TranslationPolicy::default() };
+    // A pod that tolerates everything above tolerates what it may below.
+    let kept = json!([default("node.kubernetes.io/unreachable", 30), {"key": "spot", "operator": "Exists"}]);
+    assert_eq!(spec_by(&upper, &policy)["tolerations"], kept);
+    let allowing = TranslationPolicy { allowed: permissive().allowed, ..policy };
     let kept = json!([
         default("node.kubernetes.io/unreachable", 30),
-        {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoSchedule"},
         {"key": "gpu", "operator": "Exists"},
-        // A toleration of everything is kept.
-        {"operator": "Exists"},
         {"key": "spot", "operator": "Exists"},
     ]);
-    assert_eq!(spec_by(&upper, &policy)["tolerations"], kept);
+    assert_eq!(spec_by(&upper, &allowing)["tolerations"], kept);
 }
 
 #[test]
@@ -78,8 +79,9 @@ fn tolerations_of_the_annotation_replace_the_others() {
         names::CLUSTER_SELECTOR,
         r#"{"tolerations": [{"key": "virtual-kubelet.io/provider", "operator": "Exists"}, {"key": "below", "operator": "Exists"}]}"#,
     );
-    let spec = spec_by(&upper, &TranslationPolicy::default());
+    let spec = spec_by(&upper, &permissive());
     assert_eq!(spec["tolerations"], json!([{"key": "below", "operator": "Exists"}]));
+    assert_eq!(spec_by(&upper, &TranslationPolicy::default())["tolerations"], Value::Null);
 }
 
 fn term(more: &Value) -> Value {

@@ -56,7 +56,7 @@ fn tensile_kube_56_a_pod_is_updated_whatever_its_labels() {
 #[test]
 fn tensile_kube_an_unchanged_pod_is_not_updated_repeatedly() {
     let upper = pod(json!({"tolerations": [{"key": "gpu", "operator": "Exists"}]}));
-    let mut lower = below(&upper);
+    let mut lower = below_by(&upper, &permissive());
     // As completed by the lower API server.
     let spec = lower.spec.as_mut().unwrap();
     spec.node_name = Some("worker-1".to_owned());
@@ -66,10 +66,7 @@ fn tensile_kube_an_unchanged_pod_is_not_updated_repeatedly() {
         .as_mut()
         .unwrap()
         .push(Toleration { key: Some("node.kubernetes.io/not-ready".to_owned()), ..Toleration::default() });
-    assert_eq!(
-        update(&upper, &lower, &owner(), &TranslationPolicy::default(), &ClusterClasses::default()),
-        Ok(None)
-    );
+    assert_eq!(update(&upper, &lower, &owner(), &permissive(), &ClusterClasses::default()), Ok(None));
 }
 
 #[test]
@@ -100,12 +97,10 @@ fn tensile_kube_a_volume_without_a_secret_does_not_panic() {
 #[test]
 fn liqo_1185_and_1571_clients_in_a_pod_use_the_lower_api_server() {
     let volume = json!({"name": "kube-api-access-1", "projected": {"sources": [{"serviceAccountToken": {"path": "token"}}]}});
-    let lower = spec_by(
-        &pod(json!({"serviceAccountName": "operator", "volumes": [volume]})),
-        &TranslationPolicy::default(),
-    );
+    let lower = spec_by(&pod(json!({"serviceAccountName": "builder", "volumes": [volume]})), &permissive());
     // The lower admission adds the volume for this account, and the lower kubelet the address.
-    assert_eq!((&lower["serviceAccountName"], &lower["volumes"]), (&json!("operator"), &Value::Null));
+    assert_eq!((&lower["serviceAccountName"], &lower["volumes"]), (&json!("builder"), &Value::Null));
+    assert_eq!(lower["automountServiceAccountToken"], Value::Null);
 }
 
 #[test]
@@ -138,7 +133,7 @@ fn admiralty_20_and_119_an_unmapped_namespace_is_rejected_early() {
 fn admiralty_82_a_pod_can_select_a_lower_scheduler() {
     let mut upper = pod(json!({"schedulerName": "above"}));
     lower_annotation(&mut upper, &json!({"schedulerName": "kueue"}));
-    assert_eq!(spec_by(&upper, &TranslationPolicy::default())["schedulerName"], "kueue");
+    assert_eq!(spec_by(&upper, &permissive())["schedulerName"], "kueue");
 }
 
 #[test]

@@ -3,12 +3,16 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::translate::tests::{
-    annotate, below, label, owner, pod,
+    annotate, below_by, label, owner, permissive, pod,
     properties::{pods, policies},
 };
 
+fn below(upper: &Pod) -> Pod {
+    below_by(upper, &permissive())
+}
+
 fn update(upper: &Pod, lower: &Pod) -> Option<Update> {
-    super::update(upper, lower, &owner(), &TranslationPolicy::default(), &ClusterClasses::default()).unwrap()
+    super::update(upper, lower, &owner(), &permissive(), &ClusterClasses::default()).unwrap()
 }
 
 /// The patch for the pod, without the annotations that record it.
@@ -326,7 +330,7 @@ fn an_ephemeral_container_is_added_once_and_rewritten() {
 
 #[test]
 fn an_ephemeral_container_with_host_access_is_rejected_if_it_is_not_allowed() {
-    let closed = TranslationPolicy { host_access: false, ..TranslationPolicy::default() };
+    let closed = TranslationPolicy::default();
     let mut upper = pod(json!({}));
     let lower = below(&upper);
     set(
@@ -341,10 +345,8 @@ fn an_ephemeral_container_with_host_access_is_rejected_if_it_is_not_allowed() {
 #[test]
 fn a_policy_change_of_immutable_fields_writes_nothing() {
     let upper = pod(json!({}));
-    let policy = TranslationPolicy {
-        node_selector: [("pool".to_owned(), "b".to_owned())].into(),
-        ..TranslationPolicy::default()
-    };
+    let policy =
+        TranslationPolicy { node_selector: [("pool".to_owned(), "b".to_owned())].into(), ..permissive() };
     let translated = translate(&upper, &owner(), &policy, &ClusterClasses::default()).unwrap();
     assert_ne!(Some(translated.input.as_str()), names::annotation(&below(&upper).metadata, names::INPUT));
     assert_eq!(

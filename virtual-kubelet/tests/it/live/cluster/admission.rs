@@ -17,7 +17,7 @@ use tokio_rustls::TlsAcceptor;
 use vk_testing::ControlPlane;
 
 use super::{
-    cluster_pair::ClusterPair,
+    cluster_pair::{ClusterPair, lower, upper},
     namespace_client::{condition, text},
 };
 
@@ -186,17 +186,36 @@ async fn a_pod_over_the_lower_quota_waits_and_shows_the_error() {
     assert_eq!(told["type"], "Warning");
     let waits = shows(&namespace, "web", "exceeded quota: small").await;
     assert_eq!(waits["status"]["phase"], "Pending");
-    // A pod that must not be restarted fails.
+    // A Job's pod waits too: others leave sooner or later.
     let mut once = pair.pod("once");
     once["spec"]["restartPolicy"] = json!("Never");
-    namespace.upper.create("pods", &once).await;
-    let failed = namespace.upper.wait_phase("once", "Failed").await;
-    assert_eq!(failed["status"]["reason"], "LowerAdmissionRejected", "{}", failed["status"]);
-    assert!(text(&failed["status"]["message"]).contains("exceeded quota"), "{}", failed["status"]);
+    let template = json!({"spec": once["spec"]});
+    let job = json!({"metadata": {"name": "work"}, "spec": {"backoffLimit": 0, "template": template}});
+    namespace.upper.create("jobs", &job).await;
+    let of_job =
+        |pods: Vec<Value>| pods.into_iter().find(|pod| pod["metadata"]["labels"]["job-name"] == "work");
+    vk_testing::eventually(
+        "the pod of the job waits for quota",
+        super::namespace_client::TIMEOUT,
+        || async {
+            let pod = of_job(namespace.upper.list("pods").await).ok_or("no pod")?;
+            assert_ne!(pod["status"]["phase"], "Failed", "{}", pod["status"]);
+            let reason = &pod["status"]["reason"];
+            if reason == "LowerQuotaExceeded" { Ok(()) } else { Err(pod["status"].to_string()) }
+        },
+    )
+    .await;
     namespace.lower.patch("resourcequotas/small", &json!({"spec": {"hard": {"pods": "5"}}})).await;
     namespace.upper.wait_running("web").await;
     let now = namespace.upper.get("pods/web").await;
     assert!(!now["status"].to_string().contains("exceeded quota"), "it is told no more: {}", now["status"]);
+    let started = |job: &Value| job["status"]["active"] == 1 && job["status"]["failed"].is_null();
+    namespace.upper.wait_for("jobs/work", "runs and never failed", started).await;
+    vk_testing::eventually("the pod of the job runs", super::namespace_client::TIMEOUT, || async {
+        let pod = of_job(namespace.upper.list("pods").await).ok_or("no pod")?;
+        if pod["status"]["phase"] == "Running" { Ok(()) } else { Err(pod["status"].to_string()) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -220,9 +239,11 @@ async fn a_pod_rejected_by_lower_pod_security_shows_the_error() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
 async fn classes_that_only_the_upper_cluster_has_do_not_block_a_pod() {
-    let pair = ClusterPair::common().await;
+    let (upper, lower) = (upper().await, lower().await);
+    let [only, both] = ["only", "both"].map(|name| format!("{name}-of-{}", std::process::id()));
+    let allow = json!({"allow": {"priorityClasses": [only, both]}});
+    let pair = ClusterPair::open(upper, lower, "classes", 1, allow, &[]).await;
     let namespace = pair.test_namespace("classes").await;
-    let [only, both] = ["only", "both"].map(|name| format!("{name}-{}", namespace.upper.namespace));
     let class = |name: &str, value: i32| json!({"metadata": {"name": name}, "value": value});
     for name in [&only, &both] {
         namespace.upper.create("priorityclasses", &class(name, 1000)).await;

@@ -10,6 +10,9 @@ use super::{
     namespace_client::{NamespaceClient, TIMEOUT, condition, text},
 };
 
+/// The condition of a virtual node whose lower cluster has nodes for it.
+const NODES_AVAILABLE: &str = "multicluster.virtual-kubelet.io/NodesAvailable";
+
 /// A node without a kubelet, which stays Ready until its heartbeat is missed.
 fn still_node(name: &str, site: &str, allocatable: &Value) -> Value {
     json!({
@@ -167,4 +170,38 @@ async fn tensile_kube_49_a_pod_deleted_with_force_frees_its_requests_in_both_clu
     let mut next = pod.clone();
     next["metadata"]["name"] = json!("next");
     namespace.run(&next).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn a_virtual_node_without_eligible_lower_nodes_says_how_many_were_left_out_and_why() {
+    let (upper, lower) = (upper().await, lower().await);
+    // The lower nodes of this test are virtual themselves.
+    let pair = ClusterPair::open(upper, lower, "idle", 2, json!({"virtualNodes": false}), &[]).await;
+    let above = NamespaceClient::new(upper, "default");
+    let node = format!("nodes/{}", pair.node);
+    let found = above
+        .wait_for(&node, "says that it has no nodes", |node| {
+            condition(node, NODES_AVAILABLE)["reason"] == "NoEligibleNodes"
+        })
+        .await;
+    let said = condition(&found, NODES_AVAILABLE);
+    assert_eq!(said["status"], "False");
+    for word in ["2 virtual", "virtualNodes"] {
+        assert!(text(&said["message"]).contains(word), "{word} in {said}");
+    }
+    let told = above.wait_event(&pair.node, &["NoEligibleNodes", "2 virtual"]).await;
+    assert_eq!(told["type"], "Warning");
+    let log = pair.log();
+    assert!(log.lines().any(|line| line.contains("WARN") && line.contains("2 virtual")), "{log}");
+
+    // `doctor` says the same.
+    let config = json!({"kubeconfig": lower.admin_kubeconfig(), "nodeSelector": {SITE: pair.node}});
+    let folder = tempfile::TempDir::new().unwrap();
+    let path = folder.path().join("provider.json");
+    std::fs::write(&path, config.to_string()).unwrap();
+    let flags = ["doctor", "--provider", "cluster", "--provider-config", path.to_str().unwrap()];
+    let outcome = crate::vk(&flags).start().end(Duration::from_mins(1)).await;
+    let said = outcome.stdout.lines().find(|line| line.contains("2 virtual"));
+    assert!(said.is_some(), "{outcome:#?}");
 }

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use vk_testing::eventually;
 
 use super::{
-    cluster_pair::{ClusterPair, NODE, ORIGIN_UID, SCHEDULED, lower, upper},
+    cluster_pair::{ClusterPair, NODE, ORIGIN_UID, SCHEDULED, TestNamespace, lower, upper},
     namespace_client::{TIMEOUT, condition, text},
 };
 
@@ -293,10 +293,22 @@ async fn liqo_1194_a_pod_on_a_lost_lower_node_fails_after_the_timeout() {
     let pair = ClusterPair::open(upper, lower, "nodeless", 1, json!({"lostAfterSeconds": 3}), &[]).await;
     let namespace = pair.test_namespace("nodeless").await;
     namespace.run(&pair.pod("marooned")).await;
-    // Nothing can end the pod, and the lower controllers report the node as lost, as they would after some time.
+    lose_node(&pair, &namespace, &["marooned"]).await;
+    let failed = namespace.upper.wait_phase("marooned", "Failed").await;
+    assert_eq!(failed["status"]["reason"], "LowerNodeLost", "{}", failed["status"]);
+    assert!(
+        namespace.lower.find("pods/marooned").await.is_some(),
+        "nothing is deleted by force unless it is asked for"
+    );
+}
+
+/// Stops the lower node without ending these pods. The lower controllers report the node as lost, as they would after some time.
+async fn lose_node(pair: &ClusterPair<'_>, namespace: &TestNamespace<'_>, pods: &[&str]) {
     pair.stop_lower_nodes();
     let node = format!("nodes/{}", pair.lower_node(0));
-    namespace.lower.delete("pods/marooned", Some(1)).await;
+    for pod in pods {
+        namespace.lower.delete(&format!("pods/{pod}"), Some(1)).await;
+    }
     let mut now = namespace.lower.get(&node).await;
     for condition in now["status"]["conditions"].as_array_mut().unwrap() {
         if condition["type"] == "Ready" {
@@ -305,12 +317,35 @@ async fn liqo_1194_a_pod_on_a_lost_lower_node_fails_after_the_timeout() {
         }
     }
     namespace.lower.replace(&format!("{node}/status"), &now).await;
-    let failed = namespace.upper.wait_phase("marooned", "Failed").await;
-    assert_eq!(failed["status"]["reason"], "LowerNodeLost", "{}", failed["status"]);
-    assert!(
-        namespace.lower.find("pods/marooned").await.is_some(),
-        "nothing is deleted by force unless it is asked for"
-    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn a_stateful_set_gets_no_second_pod_while_the_containers_of_the_first_may_run() {
+    let (upper, lower) = (upper().await, lower().await);
+    let pair = ClusterPair::open(upper, lower, "stateful", 1, json!({"lostAfterSeconds": 3}), &[]).await;
+    let namespace = pair.test_namespace("stateful").await;
+    let template = json!({"metadata": {"labels": {"app": "db"}}, "spec": pair.pod_spec()});
+    let spec = json!({"serviceName": "db", "replicas": 1, "selector": {"matchLabels": {"app": "db"}}, "template": template});
+    namespace.upper.create("statefulsets", &json!({"metadata": {"name": "db"}, "spec": spec})).await;
+    let first = namespace.upper.wait_running("db-0").await;
+    namespace.run(&pair.pod("bare")).await;
+    lose_node(&pair, &namespace, &["db-0", "bare"]).await;
+    // When a pod that nobody creates again has failed, this one had its chance.
+    namespace.upper.wait_phase("bare", "Failed").await;
+    let lost = |pod: &Value| pod["status"]["reason"] == "LowerNodeLost";
+    let waits = namespace.upper.wait_for("pods/db-0", "says why it stays", lost).await;
+    assert_eq!(waits["metadata"]["uid"], first["metadata"]["uid"], "another pod of this name was created");
+    assert_eq!(waits["status"]["phase"], "Running", "{}", waits["status"]);
+    assert!(waits["status"]["containerStatuses"][0]["state"]["running"].is_object(), "{}", waits["status"]);
+    // Also when somebody deletes it: it leaves when the lower cluster confirms its end.
+    namespace.upper.delete("pods/db-0", None).await;
+    namespace.upper.wait_event("db-0", &["Overdue"]).await;
+    let still = namespace.upper.get("pods/db-0").await;
+    assert_eq!(still["metadata"]["uid"], first["metadata"]["uid"], "it left before its containers");
+    namespace.lower.delete("pods/db-0", Some(0)).await;
+    let other = |pod: &Value| pod["metadata"]["uid"] != first["metadata"]["uid"];
+    namespace.upper.wait_for("pods/db-0", "is another pod", other).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

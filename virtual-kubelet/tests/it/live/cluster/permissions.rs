@@ -37,6 +37,12 @@ fn account(cluster: &ControlPlane, folder: &TempDir, name: &str) -> PathBuf {
 
 /// Starts the command with the published roles only, and waits until its node is Ready.
 async fn start(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, more: Value) -> Process {
+    let process = launch(upper, lower, folder, NODE, more);
+    becomes_ready(upper, NODE).await;
+    process
+}
+
+fn launch(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, name: &str, more: Value) -> Process {
     let mut config = json!({"virtualNodes": true, "nodeSelector": {SITE: NODE}});
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let path = folder.path().join("provider.json");
@@ -46,15 +52,13 @@ async fn start(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, mor
         "--provider",
         "cluster",
         "--nodename",
-        NODE,
+        name,
         "--client-kubeconfig",
         below.to_str().unwrap(),
         "--provider-config",
         path.to_str().unwrap(),
     ];
-    let process = run_as(&account(upper, folder, ACCOUNT), &flags).start();
-    becomes_ready(upper, NODE).await;
-    process
+    run_as(&account(upper, folder, ACCOUNT), &flags).start()
 }
 
 /// Requests of an account that were denied in the end. A node gets access to the objects of a pod with a delay.
@@ -109,7 +113,7 @@ async fn lives(above: &NamespaceClient<'_>, below: &NamespaceClient<'_>) {
 #[ignore = "needs the control plane: make test"]
 async fn the_published_roles_suffice_in_both_clusters() {
     let (upper, lower) = (&audited().await, &audited().await);
-    for file in ["rbac.yaml", "rbac-impersonate.yaml", "rbac-cluster-upper.yaml"] {
+    for file in ["rbac-impersonate.yaml", "rbac-cluster-upper.yaml"] {
         apply(upper, file).await;
     }
     apply(lower, "rbac-cluster-lower.yaml").await;
@@ -131,7 +135,7 @@ async fn the_published_roles_suffice_in_both_clusters() {
 #[ignore = "needs the control plane: make test"]
 async fn roles_in_single_lower_namespaces_suffice_for_their_pods() {
     let (upper, lower) = (&audited().await, &audited().await);
-    for file in ["rbac.yaml", "rbac-impersonate.yaml", "rbac-cluster-upper.yaml"] {
+    for file in ["rbac-impersonate.yaml", "rbac-cluster-upper.yaml"] {
         apply(upper, file).await;
     }
     let (there, here) = (upper.namespace("mine").await.unwrap(), lower.namespace("theirs").await.unwrap());
@@ -150,4 +154,46 @@ async fn roles_in_single_lower_namespaces_suffice_for_their_pods() {
     // A missing namespace would be created with the permission to do so.
     let refused = refused(lower, BELOW);
     assert!(refused.iter().all(|call| call == "get /namespaces"), "{refused:?}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn nodes_that_the_provider_adds_act_as_themselves() {
+    const NODES: [&str; 2] = ["pool-a", "pool-b"];
+    let (upper, lower) = (&audited().await, &audited().await);
+    let folder = TempDir::new().unwrap();
+    // As published but for the names. That of the process is none of a node.
+    let text = include_str!("../../../../../deploy/rbac-impersonate.yaml");
+    let text = text.replace("system:node:virtual-kubelet\n", "system:node:pool-a\n  - system:node:pool-b\n");
+    let manifest = folder.path().join("rbac-impersonate.yaml");
+    std::fs::write(&manifest, text).unwrap();
+    let admin = NamespaceClient::new(upper, "default");
+    admin.kubectl(&["apply", "-f", manifest.to_str().unwrap()]).await;
+    apply(upper, "rbac-cluster-upper.yaml").await;
+    apply(lower, "rbac-cluster-lower.yaml").await;
+    let _nodes = mock_nodes(lower, NODE, 1);
+    becomes_ready(lower, &format!("{NODE}-lower-0")).await;
+    let nodes = NODES.map(|name| json!({"name": name}));
+    let mut process = launch(upper, lower, &folder, "pools", json!({"nodes": nodes}));
+    for name in NODES {
+        becomes_ready(upper, name).await;
+    }
+    let namespace = upper.namespace("pools").await.unwrap();
+    let above = NamespaceClient::new(upper, namespace.name());
+    above.create("secrets", &json!({"metadata": {"name": "settings"}, "stringData": {"a": "b"}})).await;
+    for name in NODES {
+        let pod = json!({"metadata": {"name": name}, "spec": {
+            "nodeSelector": {"kubernetes.io/hostname": name}, "tolerations": [{"key": TAINT, "operator": "Exists"}],
+            "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "main", "image": "example.com/app:1", "envFrom": [{"secretRef": {"name": "settings"}}]}]}});
+        above.create("pods", &pod).await;
+    }
+    for name in NODES {
+        above.wait_running(name).await;
+        above.delete(&format!("pods/{name}"), None).await;
+        above.wait_deleted(&format!("pods/{name}")).await;
+    }
+    assert_eq!(process.stop(std::time::Duration::from_secs(15)).await.code, 0);
+    assert_eq!(refused(upper, ACCOUNT), Vec::<String>::new(), "above");
+    assert_eq!(refused(lower, BELOW), Vec::<String>::new(), "below");
 }

@@ -168,8 +168,9 @@ async fn the_walkthrough_works_from_node_to_volume() {
 
     // The command line of the walkthrough, without anything about certificates.
     let config = folder.join("cluster.json");
-    let virtual_nodes = json!({"virtualNodes": true, "nodeSelector": {"kubernetes.io/hostname": LOWER_NODE}});
-    fs::write(&config, virtual_nodes.to_string()).unwrap();
+    // A node of `local` is a machine: it counts.
+    let nodes = json!({"nodeSelector": {"kubernetes.io/hostname": LOWER_NODE}});
+    fs::write(&config, nodes.to_string()).unwrap();
     let lower_config = lower.admin_kubeconfig().to_str().unwrap();
     let flags = [
         "--provider",

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::copies::{
     GRACE,
-    kind::{CopiedObject, CopyContext},
+    kind::{CopiedObject, CopyContext, KeptMetadata},
 };
 
 pub(super) struct FakeClusters {
@@ -62,6 +62,16 @@ pub(super) fn needs(all: &[(Kind, &str)]) -> Dependencies {
         }
     }
     needs
+}
+
+/// Dependencies without which the pod can run, where the kind allows it.
+pub(super) fn optional(all: &[(Kind, &str)]) -> Dependencies {
+    let needs = needs(all);
+    Dependencies {
+        optional_config_maps: needs.config_maps.clone(),
+        optional_secrets: needs.secrets.clone(),
+        ..needs
+    }
 }
 
 fn typed<K: DeserializeOwned>(object: &Value) -> K {
@@ -153,7 +163,17 @@ impl FakeClusters {
 
     pub(super) fn desired(&self, key: &CopyKey, upper: &Value) -> Option<DesiredCopy> {
         fn made<K: CopiedObject>(upper: &Value, key: &CopyKey, owner: &OwnerId) -> Option<DesiredCopy> {
-            let context = CopyContext { storage_classes: &BTreeMap::new(), has_volume: false };
+            let metadata = KeptMetadata {
+                labels: ["team", "x", "y"].map(str::to_owned).into(),
+                annotations: BTreeSet::new(),
+            };
+            let classes = BTreeMap::new();
+            let context = CopyContext {
+                storage_classes: &classes,
+                has_volume: false,
+                has_source: false,
+                metadata: &metadata,
+            };
             build::build(&typed::<K>(upper), key, owner, context)
         }
         match key.kind {

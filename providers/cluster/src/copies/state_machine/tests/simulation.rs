@@ -1,18 +1,20 @@
 //! The state machine under seeded schedules: answers that are late, reordered or lost, delayed watches, changes by others on both sides,
-//! and restarts. The fake API server asserts that foreign objects are never touched. At the end all copies are up to date, and without
-//! pods none is left.
+//! and restarts. The fake API server asserts that foreign objects are never touched, and after each step no pod that could be created
+//! refers to an object of others. At the end all copies are up to date, and without pods none is left.
 
 use rand::RngExt as _;
 use serde_json::{Value, json};
 
 use super::{
     GRACE,
-    fake_clusters::{FakeClusters, key, needs, owner, pod},
+    fake_clusters::{FakeClusters, key, needs, optional, owner, pod},
     *,
 };
 
 const NAMES: [&str; 3] = ["a", "b", "c"];
-const PODS: [&str; 3] = ["p", "q", "r"];
+const PODS: [&str; 3] = ["p", "q", OPTIONAL];
+/// The pod that can run without its objects.
+const OPTIONAL: &str = "r";
 const SEEDS: u64 = 400;
 
 fn object(kind: Kind, rng: &mut StdRng) -> Value {
@@ -26,6 +28,11 @@ fn object(kind: Kind, rng: &mut StdRng) -> Value {
         }),
         _ => json!({"spec": {"resources": {"requests": {"storage": format!("{}Gi", value + 1)}}}}),
     }
+}
+
+/// The dependencies of a pod.
+fn dependencies(pod: &str, all: &[(Kind, &str)]) -> Dependencies {
+    if pod == OPTIONAL { optional(all) } else { needs(all) }
 }
 
 fn kind(rng: &mut StdRng) -> Kind {
@@ -88,7 +95,7 @@ impl Simulation {
                 let name = PODS[self.rng.random_range(0..PODS.len())];
                 let count = self.rng.random_range(0..4);
                 let all: Vec<_> = (0..count).map(|_| (kind(&mut self.rng), self.name())).collect();
-                self.clusters.handle(Event::PodAdded(pod(name), needs(&all)));
+                self.clusters.handle(Event::PodAdded(pod(name), dependencies(name, &all)));
                 self.pods.insert(name, all);
             }
             82..86 => {
@@ -103,7 +110,7 @@ impl Simulation {
                 self.clusters.restart(seed);
                 let pods = self.pods.clone();
                 for (name, all) in pods {
-                    self.clusters.handle(Event::PodAdded(pod(name), needs(&all)));
+                    self.clusters.handle(Event::PodAdded(pod(name), dependencies(name, &all)));
                 }
             }
             _ => {
@@ -149,26 +156,65 @@ impl Simulation {
         }
     }
 
+    /// No pod that could be created now refers to an object of others that was there when the pod was last asked for. Others can replace a
+    /// copy at any time; what they do in this step is known with the next.
+    fn check_names(&self) {
+        for (name, all) in &self.pods {
+            if self.clusters.state_machine.readiness(&pod(name)) != Readiness::Ready {
+                continue;
+            }
+            for (kind, object) in
+                needs(all).pairs().into_iter().filter(|(kind, _)| *kind != Kind::ServiceAccount)
+            {
+                let known = self.clusters.state_machine.entries[&key(kind, &object)].own_copy();
+                assert!(
+                    known.is_some(),
+                    "seed {}: {name} uses {kind} {object}, which is not ours",
+                    self.seed
+                );
+            }
+        }
+    }
+
     fn check_copies(&self) {
         let seed = self.seed;
         for (name, all) in &self.pods {
+            let exists = |kind: Kind, name: &str| {
+                let upper = (kind, "default".to_owned(), name.to_owned());
+                kind == Kind::ServiceAccount || self.clusters.upper.contains_key(&upper)
+            };
+            let pairs = needs(all).pairs();
+            let conflict = |(kind, name): &(Kind, String)| {
+                *kind != Kind::ServiceAccount && self.foreign.contains_key(&key(*kind, name))
+            };
+            let missing = |(kind, object): &(Kind, String)| {
+                let can_do_without = *name == OPTIONAL && matches!(kind, Kind::ConfigMap | Kind::Secret);
+                !exists(*kind, object) && !can_do_without
+            };
+            let expected = if pairs.iter().any(conflict) {
+                Readiness::Conflict
+            } else if pairs.iter().any(missing) {
+                Readiness::Missing
+            } else {
+                Readiness::Ready
+            };
             let readiness = self.clusters.state_machine.readiness(&pod(name));
-            assert_eq!(
-                readiness,
-                Readiness::Ready,
-                "seed {seed}: {name} {:?}",
-                self.clusters.state_machine.pending_copy(&pod(name))
-            );
-            for (kind, name) in needs(all).pairs() {
-                let key = key(kind, &name);
+            let pending = self.clusters.state_machine.pending_copy(&pod(name));
+            assert_eq!(readiness, expected, "seed {seed}: {name} {pending:?}");
+            for (kind, object) in pairs {
+                let key = key(kind, &object);
                 if self.foreign.contains_key(&key) {
                     continue;
                 }
-                let upper = self.clusters.upper.get(&(kind, "default".to_owned(), name.clone()));
+                let upper = self.clusters.upper.get(&(kind, "default".to_owned(), object.clone()));
                 let found = self.clusters.observed(&key);
                 match (upper, found) {
-                    (None, found) if kind != Kind::ServiceAccount => {
+                    (None, found) if kind == Kind::Claim => {
                         assert_eq!(found, None, "seed {seed}: {key} has no upper object");
+                    }
+                    // A copy that was needed holds the name, and so does an empty one that is optional.
+                    (None, found) if kind != Kind::ServiceAccount => {
+                        assert!(found.is_some() || *name != OPTIONAL, "seed {seed}: {key} is not held");
                     }
                     (None, found) => assert!(found.is_some(), "seed {seed}: {key}"),
                     (Some(upper), Some(found)) => {
@@ -200,6 +246,12 @@ fn copies_converge_and_foreign_objects_are_never_touched() {
         for _ in 0..400 {
             simulation.step();
             simulation.check_foreign();
+            simulation.check_names();
+        }
+        // The pods ask again, as those that wait do.
+        for (name, all) in simulation.pods.clone() {
+            simulation.clusters.advance(Duration::from_mins(5));
+            simulation.clusters.handle(Event::PodAdded(pod(name), dependencies(name, &all)));
         }
         simulation.clusters.advance(Duration::from_mins(15));
         simulation.check_foreign();
