@@ -2,7 +2,7 @@
 
 mod unauthenticated;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -17,7 +17,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, info, warn};
 
 use self::unauthenticated::{UnauthenticatedGuard, UnauthenticatedLimiter};
-use crate::{Api, routes};
+use crate::{Api, log_limit::LogLimit, routes};
 
 /// Pause when the system cannot accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -81,7 +81,8 @@ pub async fn serve(
     info!(address = %listener.local_addr()?, "serving the kubelet API");
     let permits = Arc::new(Semaphore::new(limits.connections));
     let limiter = UnauthenticatedLimiter::new(limits.unauthenticated, metrics.clone());
-    let handler = ConnectionHandler { acceptor: TlsAcceptor::from(config), api, limits };
+    let failures = Arc::new(LogLimit::default());
+    let handler = ConnectionHandler { acceptor: TlsAcceptor::from(config), api, limits, failures };
     let mut connections = JoinSet::new();
     loop {
         let next = async {
@@ -94,7 +95,7 @@ pub async fn serve(
                     let (handler, guard, open) = (handler.clone(), limiter.register(), metrics.connections.clone());
                     connections.spawn(async move {
                         open.inc();
-                        if let Err(error) = handler.handle(stream, guard).await {
+                        if let Err(error) = handler.handle(stream, address, guard).await {
                             debug!(%address, error, "kubelet API connection ended");
                         }
                         open.dec();
@@ -128,25 +129,42 @@ struct ConnectionHandler {
     acceptor: TlsAcceptor,
     api: Arc<Api>,
     limits: ConnectionLimits,
+    /// Limits the log lines about failed handshakes, which any client can cause.
+    failures: Arc<LogLimit>,
 }
 
 // === impl ConnectionHandler ===
 
 impl ConnectionHandler {
-    async fn handle(&self, stream: TcpStream, guard: UnauthenticatedGuard) -> Result<(), String> {
+    async fn handle(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        guard: UnauthenticatedGuard,
+    ) -> Result<(), String> {
         keep_alive(&stream);
         let guard = Arc::new(guard);
         let served = async {
-            let handshake = tokio::time::timeout(self.limits.handshake, self.acceptor.accept(stream));
-            let stream = handshake
-                .await
-                .map_err(|_| "TLS handshake timed out".to_owned())?
-                .map_err(|error| format!("TLS handshake: {error}"))?;
-            self.serve_http(stream, Arc::clone(&guard)).await
+            match self.handshake(stream).await {
+                Ok(stream) => self.serve_http(stream, Arc::clone(&guard)).await,
+                Err(reason) => {
+                    if let Some(omitted) = self.failures.allow() {
+                        warn!(node = self.api.node, %address, reason, omitted, "TLS handshake failed");
+                    }
+                    Ok(())
+                }
+            }
         };
         tokio::select! {
             ended = served => ended,
             () = guard.evicted() => Err("closed: too many unauthenticated connections".to_owned()),
+        }
+    }
+
+    async fn handshake(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
+        match tokio::time::timeout(self.limits.handshake, self.acceptor.accept(stream)).await {
+            Ok(accepted) => accepted.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("not finished after {:?}", self.limits.handshake)),
         }
     }
 

@@ -8,6 +8,7 @@ pub mod api;
 pub mod auth;
 pub mod connection;
 mod http_error;
+mod log_limit;
 pub mod metrics;
 mod routes;
 pub mod tls;

@@ -3,6 +3,7 @@
 // The lint exempts test functions only, not the functions they call.
 #![allow(clippy::unwrap_used)]
 
+mod certificates;
 mod connection;
 mod harness;
 mod routes;
