@@ -1,6 +1,6 @@
 //! Accepts connections, performs TLS handshakes and serves HTTP, with limits on time and number.
 
-mod unauthenticated;
+mod unauthorized;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -16,7 +16,7 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tower::ServiceExt as _;
 use tracing::{debug, info, warn};
 
-use self::unauthenticated::{UnauthenticatedGuard, UnauthenticatedLimiter};
+use self::unauthorized::{UnauthorizedGuard, UnauthorizedLimiter};
 use crate::{Api, log_limit::LogLimit, routes};
 
 /// Pause when the system cannot accept a connection.
@@ -35,8 +35,8 @@ const MAX_STREAMS: u32 = 250;
 pub struct ConnectionLimits {
     /// Concurrent connections; more wait in the kernel's queue.
     pub connections: usize,
-    /// Connections without an authenticated request; beyond this the oldest of them is closed.
-    pub unauthenticated: usize,
+    /// Connections without an authorized request; beyond this the oldest of them is closed.
+    pub unauthorized: usize,
     /// Time limit of the TLS handshake.
     pub handshake: Duration,
     /// Time limit of a request head, and of an idle connection.
@@ -47,7 +47,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 10_000,
-            unauthenticated: unauthenticated::DEFAULT_LIMIT,
+            unauthorized: unauthorized::DEFAULT_LIMIT,
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),
         }
@@ -58,14 +58,14 @@ impl Default for ConnectionLimits {
 #[derive(Clone)]
 pub(crate) struct ClientConnection {
     pub(crate) chain: Arc<[CertificateDer<'static>]>,
-    guard: Arc<UnauthenticatedGuard>,
+    guard: Arc<UnauthorizedGuard>,
 }
 
 // === impl ClientConnection ===
 
 impl ClientConnection {
-    /// Records that a request was authenticated: the connection may stay.
-    pub(crate) fn mark_authenticated(&self) {
+    /// Records that a request was authorized: the connection may stay.
+    pub(crate) fn mark_authorized(&self) {
         self.guard.release();
     }
 }
@@ -80,7 +80,7 @@ pub async fn serve(
     let (metrics, supervisor) = (api.metrics.clone(), api.node_supervisor.clone());
     info!(address = %listener.local_addr()?, "serving the kubelet API");
     let permits = Arc::new(Semaphore::new(limits.connections));
-    let limiter = UnauthenticatedLimiter::new(limits.unauthenticated, metrics.clone());
+    let limiter = UnauthorizedLimiter::new(limits.unauthorized, metrics.evicted.clone());
     let failures = Arc::new(LogLimit::default());
     let handler = ConnectionHandler { acceptor: TlsAcceptor::from(config), api, limits, failures };
     let mut connections = JoinSet::new();
@@ -140,7 +140,7 @@ impl ConnectionHandler {
         &self,
         stream: TcpStream,
         address: SocketAddr,
-        guard: UnauthenticatedGuard,
+        guard: UnauthorizedGuard,
     ) -> Result<(), String> {
         keep_alive(&stream);
         let guard = Arc::new(guard);
@@ -157,7 +157,7 @@ impl ConnectionHandler {
         };
         tokio::select! {
             ended = served => ended,
-            () = guard.evicted() => Err("closed: too many unauthenticated connections".to_owned()),
+            () = guard.evicted() => Err("closed: too many connections without an authorized request".to_owned()),
         }
     }
 
@@ -171,7 +171,7 @@ impl ConnectionHandler {
     async fn serve_http(
         &self,
         stream: TlsStream<TcpStream>,
-        guard: Arc<UnauthenticatedGuard>,
+        guard: Arc<UnauthorizedGuard>,
     ) -> Result<(), String> {
         let (_, session) = stream.get_ref();
         let chain = session.peer_certificates().unwrap_or_default();

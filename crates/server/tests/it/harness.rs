@@ -30,17 +30,24 @@ use crate::certificates::{CA, TestCertificate};
 
 /// The token of a user who may do everything.
 pub(crate) const TOKEN: &str = "everything";
+/// The token of a user who may do nothing.
+pub(crate) const POWERLESS: &str = "nothing";
 /// Limit of sessions in tests.
 pub(crate) const SESSIONS: usize = 3;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Accepts one token, and allows everything to its user and to `admin`.
+/// Accepts two tokens, and allows everything to the user of the first and to `admin`.
 struct FakeReviewer;
 
 #[async_trait]
 impl Reviewer for FakeReviewer {
     async fn review_token(&self, token: &str) -> std::result::Result<Option<UserInfo>, vk_kube::Error> {
-        Ok((token == TOKEN).then(|| UserInfo { name: "bearer".to_owned(), ..UserInfo::default() }))
+        let name = match token {
+            TOKEN => "bearer",
+            POWERLESS => "powerless",
+            _ => return Ok(None),
+        };
+        Ok(Some(UserInfo { name: name.to_owned(), ..UserInfo::default() }))
     }
 
     async fn review_access(&self, access: &AccessRequest) -> std::result::Result<bool, vk_kube::Error> {
