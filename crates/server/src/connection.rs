@@ -1,10 +1,15 @@
 //! Accepts connections, performs TLS handshakes and serves HTTP, with limits on time and number.
 
+mod plain;
 mod unauthorized;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use hyper::{body::Incoming, service::service_fn};
+use hyper::{
+    body::{Body, Incoming},
+    rt::{Read, Write},
+    service::{HttpService, service_fn},
+};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::{ServerConfig, pki_types::CertificateDer};
 use tokio::{
@@ -15,7 +20,9 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tower::ServiceExt as _;
 use tracing::{debug, info, warn};
+use vk_supervisor::Supervisor;
 
+pub use self::plain::serve_plain;
 use self::unauthorized::{UnauthorizedGuard, UnauthorizedLimiter};
 use crate::{Api, log_limit::LogLimit, routes};
 
@@ -79,10 +86,33 @@ pub async fn serve(
 ) -> io::Result<()> {
     let (metrics, supervisor) = (api.metrics.clone(), api.node_supervisor.clone());
     info!(address = %listener.local_addr()?, "serving the kubelet API");
-    let permits = Arc::new(Semaphore::new(limits.connections));
     let limiter = UnauthorizedLimiter::new(limits.unauthorized, metrics.evicted.clone());
     let failures = Arc::new(LogLimit::default());
     let handler = ConnectionHandler { acceptor: TlsAcceptor::from(config), api, limits, failures };
+    accept(listener, limits.connections, &supervisor, |stream, address| {
+        let (handler, guard, open) = (handler.clone(), limiter.register(), metrics.connections.clone());
+        async move {
+            open.inc();
+            if let Err(error) = handler.handle(stream, address, guard).await {
+                debug!(%address, error, "kubelet API connection ended");
+            }
+            open.dec();
+        }
+    })
+    .await
+}
+
+/// Accepts connections until the supervisor stops, then waits for those that are open.
+async fn accept<F>(
+    listener: TcpListener,
+    limit: usize,
+    supervisor: &Supervisor,
+    handle: impl Fn(TcpStream, SocketAddr) -> F,
+) -> io::Result<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let permits = Arc::new(Semaphore::new(limit));
     let mut connections = JoinSet::new();
     loop {
         let next = async {
@@ -92,13 +122,9 @@ pub async fn serve(
         tokio::select! {
             accepted = next => match accepted {
                 Ok(((stream, address), permit)) => {
-                    let (handler, guard, open) = (handler.clone(), limiter.register(), metrics.connections.clone());
+                    let handled = handle(stream, address);
                     connections.spawn(async move {
-                        open.inc();
-                        if let Err(error) = handler.handle(stream, address, guard).await {
-                            debug!(%address, error, "kubelet API connection ended");
-                        }
-                        open.dec();
+                        handled.await;
                         drop(permit);
                     });
                 }
@@ -200,16 +226,26 @@ impl ConnectionHandler {
             }
             tokio::time::timeout(SHUTDOWN_GRACE, connection).await.map_or(Ok(()), with_message)
         } else {
-            let mut builder = hyper::server::conn::http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(MAX_HEAD);
-            let mut connection = std::pin::pin!(builder.serve_connection(io, service).with_upgrades());
-            tokio::select! {
-                ended = &mut connection => return with_message(ended),
-                () = self.api.node_supervisor.stopping() => connection.as_mut().graceful_shutdown(),
-            }
-            tokio::time::timeout(SHUTDOWN_GRACE, connection).await.map_or(Ok(()), with_message)
+            serve_http1(io, service, self.limits.head, &self.api.node_supervisor).await
         }
     }
+}
+
+/// Serves HTTP/1.1 until the client closes the connection, is too slow, or the supervisor stops.
+async fn serve_http1<I, S>(io: I, service: S, head: Duration, supervisor: &Supervisor) -> Result<(), String>
+where
+    I: Read + Write + Unpin + Send + 'static,
+    S: HttpService<Incoming, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
+    S::ResBody: Body<Error: Into<Box<dyn std::error::Error + Send + Sync>>> + 'static,
+{
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(MAX_HEAD);
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service).with_upgrades());
+    tokio::select! {
+        ended = &mut connection => return with_message(ended),
+        () = supervisor.stopping() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::time::timeout(SHUTDOWN_GRACE, connection).await.map_or(Ok(()), with_message)
 }
 
 fn with_message(ended: hyper::Result<()>) -> Result<(), String> {

@@ -231,8 +231,8 @@ pub const OPTIONS: &[ConfigOption] = &[
         "`trace`, `debug`, `info`, `warn`, `error`, `fatal`, `panic`, or directives such as `info,vk_node=debug`").group(Group::Logging),
     ConfigOption::new("log.format", "VK_LOG_FORMAT", &[], "log-format", "`auto`",
         "`text`, `json`, or `auto`: text on a terminal, otherwise JSON").group(Group::Logging),
-    ConfigOption::new("metricsAddr", "VK_METRICS_ADDR", &[], "metrics-addr", "`:10255`",
-        "Listen address of /healthz, /readyz and /metrics; `off` disables them").group(Group::Logging),
+    ConfigOption::new("metricsAddr", "VK_METRICS_ADDR", &[], "metrics-addr", "`127.0.0.1:10255`",
+        "Listen address of /healthz, /readyz and /metrics, `:10255` for all interfaces; `off` disables them").group(Group::Logging),
 ];
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod certificates;
 mod connection;
 mod harness;
+mod plain;
 mod routes;
 mod session;
 mod tls;

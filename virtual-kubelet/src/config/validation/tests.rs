@@ -1,5 +1,3 @@
-use std::net::IpAddr;
-
 use super::*;
 use crate::config::{Layer, Os};
 
@@ -46,7 +44,8 @@ fn the_defaults_are_those_of_the_go_original_and_the_kubelet() {
     let taint = &node.taints[0];
     assert_eq!((taint.key.as_str(), taint.value.as_deref()), ("virtual-kubelet.io/provider", Some("mock")));
     assert_eq!(taint.effect, "NoSchedule");
-    assert_eq!(config.metrics_addr, Some(Listen { address: None, port: 10_255 }));
+    let loopback = Listen { address: Some(IpAddr::from([127, 0, 0, 1])), port: 10_255 };
+    assert_eq!(config.metrics_addr, Some(loopback));
     assert_eq!(config.timing.lease.duration, Duration::from_secs(40));
     assert_eq!(config.timing.status_interval, Duration::from_mins(5));
     assert_eq!(config.streaming.idle_timeout, Duration::from_hours(4));
