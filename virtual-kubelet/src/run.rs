@@ -7,11 +7,10 @@ mod connection_check;
 mod fleet;
 mod kubelet;
 mod leadership;
+mod listener;
 mod node_impersonation;
 
 use std::{
-    io,
-    net::SocketAddr,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -19,7 +18,6 @@ use std::{
 use anyhow::Context as _;
 use prometheus_client::registry::Registry as Counters;
 use tokio::{
-    net::TcpListener,
     signal::unix::{SignalKind, signal},
     time::Instant,
 };
@@ -33,12 +31,13 @@ use self::{
     bootstrap::Bootstrap,
     fleet::{Fleet, Means},
     kubelet::{KubeletResources, Kubelets},
+    listener::{listen, retry_deadline, shown},
     node_impersonation::NodeImpersonation,
 };
 use crate::{
     Registry,
     cli::Failure,
-    config::{EffectiveConfig, Listen, OnShutdown, Problem},
+    config::{EffectiveConfig, OnShutdown, Problem},
 };
 
 /// The exit code after a second signal, as shells report an interrupt.
@@ -84,13 +83,15 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
     let server_metrics = vk_server::Metrics::register(&mut counters);
     let counters = Arc::new(counters);
 
+    let deadline = retry_deadline();
     let admin = match config.metrics_addr {
-        Some(listen) => {
-            Some(bind(listen).await.with_context(|| format!("cannot listen on {}", shown(listen)))?)
+        Some(address) => {
+            let context = || format!("cannot listen on {} for health and metrics", shown(address));
+            Some(listen(address, deadline).await.with_context(context)?)
         }
         None => None,
     };
-    let resources = KubeletResources::open(&config).await?;
+    let resources = KubeletResources::open(&config, deadline).await?;
 
     // Before the first request to the API server, which may take long: probes of this process must not wait for it.
     let running_fleet = Arc::new(OnceLock::new());
@@ -142,23 +143,6 @@ fn raise_file_limit() {
     {
         warn!(%error, "cannot raise the limit of open files");
     }
-}
-
-async fn bind(listen: Listen) -> io::Result<TcpListener> {
-    match listen.address {
-        Some(address) => TcpListener::bind(SocketAddr::new(address, listen.port)).await,
-        // All interfaces, IPv6 and IPv4 where the system has both.
-        None => match TcpListener::bind(SocketAddr::from(([0_u16; 8], listen.port))).await {
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                TcpListener::bind(SocketAddr::from(([0_u8; 4], listen.port))).await
-            }
-            bound => bound,
-        },
-    }
-}
-
-fn shown(listen: Listen) -> String {
-    crate::config::AdminAddr(Some(listen)).to_string()
 }
 
 /// Refuses a configuration that the rights of a node identity do not cover.
