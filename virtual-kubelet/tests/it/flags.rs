@@ -46,7 +46,6 @@ fn flags_of_the_go_original_have_the_same_meaning() {
 #[test]
 fn deprecated_flags_are_accepted_with_a_warning() {
     let flags = [
-        "--namespace=default",
         "--client-qps=500",
         "--client-burst=1000",
         "--enable-controllers=PVControllers,ServiceControllers",
@@ -85,7 +84,7 @@ fn deprecated_flags_are_accepted_with_a_warning() {
         assert!(outcome.stderr.starts_with(&format!("warning: {name} does nothing: ")), "{outcome:?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
     }
-    let together = vk(&["config", "check", "--provider=mock", "--klog.v", "4", "--namespace", "x"]).run();
+    let together = vk(&["config", "check", "--provider=mock", "--klog.v", "4", "--client-qps", "5"]).run();
     assert_eq!(together.stderr.lines().count(), 2, "{together:?}");
     assert!(
         vk(&["config", "check", "--provider=mock"])
@@ -94,6 +93,18 @@ fn deprecated_flags_are_accepted_with_a_warning() {
             .stderr
             .contains("JAEGER_USER")
     );
+}
+
+#[test]
+fn a_namespace_is_refused_with_what_to_use_instead() {
+    for command in [&["run"][..], &["config", "check"]] {
+        let arguments = [command, &["--provider=mock", "--namespace", "team-a"]].concat();
+        vk(&arguments)
+            .run()
+            .refused(2, &[&["namespace:", "`team-a`", "deploy/one-namespace.yaml", "--namespace"]]);
+    }
+    // The default of the Go original: all namespaces.
+    assert_eq!(vk(&["config", "check", "--provider=mock", "--namespace="]).run().ok(), "ok\n");
 }
 
 #[test]
