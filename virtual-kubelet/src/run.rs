@@ -5,6 +5,7 @@ mod admin;
 mod bootstrap;
 mod connection_check;
 mod fleet;
+mod hostname;
 mod kubelet;
 mod leadership;
 mod listener;

@@ -154,6 +154,8 @@ pub const OPTIONS: &[ConfigOption] = &[
         "InternalIP of the node, where the API server reaches the kubelet API"),
     ConfigOption::new("externalIP", "VK_EXTERNAL_IP", &["VKUBELET_EXTERNAL_POD_IP"], "external-ip", "none",
         "ExternalIP of the node"),
+    ConfigOption::new("hostname", "VK_HOSTNAME", &[], "hostname", "the node's name, if DNS has its address under it, else none",
+        "Hostname address of the node, which API servers try first"),
     ConfigOption::new("pingInterval", "VK_PING_INTERVAL", &[], "ping-interval", "`10s`",
         "Interval between health checks of the provider").kind(Kind::Duration),
     ConfigOption::new("pingTimeout", "VK_PING_TIMEOUT", &[], "ping-timeout", "`10s`",

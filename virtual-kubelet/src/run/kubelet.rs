@@ -31,6 +31,7 @@ use vk_supervisor::{Clock, Supervisor, task};
 
 use super::{
     admin,
+    hostname::Hostname,
     listener::{listen, shown},
 };
 use crate::{
@@ -70,6 +71,8 @@ pub(super) struct ServedNode<'a> {
     pub(super) context: &'a Context,
     pub(super) provider: Arc<dyn Provider>,
     pub(super) pods: PodStore,
+    /// Its `Hostname` address.
+    pub(super) hostname: Hostname,
     /// The last observed Node object.
     pub(super) observed_node: watch::Receiver<Option<Arc<Node>>>,
     /// Stops the node.

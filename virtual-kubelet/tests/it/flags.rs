@@ -17,6 +17,7 @@ fn flags_of_the_go_original_have_the_same_meaning() {
         (&["--kubeconfig", "/k"][..], "/kubeconfig", "/k"),
         (&["--cluster-domain", "example.org"], "/nodes/0/clusterDomain", "example.org"),
         (&["--nodename", "n"], "/nodes/0/name", "n"),
+        (&["--hostname", "n.example.com"], "/nodes/0/hostname", "n.example.com"),
         (&["--os", "windows"], "/nodes/0/os", "windows"),
         (&["--os", "Linux"], "/nodes/0/os", "linux"),
         (&["--provider", "mock"], "/nodes/0/provider", "mock"),

@@ -61,7 +61,8 @@ fn a_dump_can_be_read_back() {
         "port: 20000\nlabels: {a: b}\nproviderConfig: {x: 1}\nmetricsAddr: 'off'\nstartupTimeout: 1m\n\
          tls: {certFile: c, keyFile: k, clientCAFile: ca}\n\
          nodes:\n- {count: 3, namePattern: 'vk-{}'}\n- {name: other, provider: cri, providerConfig: mock.yaml, \
-         taints: [{key: x, value: '', effect: NoExecute}], disableTaint: true, address: 127.0.0.1, internalIP: 10.0.0.1}\n",
+         taints: [{key: x, value: '', effect: NoExecute}], disableTaint: true, address: 127.0.0.1, internalIP: 10.0.0.1, \
+         hostname: vk.example.com}\n",
     );
     let text = serde_saphyr::to_string(&config.to_settings()).unwrap();
     assert_eq!(resolve_yaml(&text).unwrap(), config, "{text}");
@@ -71,7 +72,8 @@ fn a_dump_can_be_read_back() {
 fn a_node_inherits_unset_values() {
     let config = good(
         "os: windows\nlabels: {a: '1', b: '1'}\ntaint: {key: k, effect: NoExecute}\nproviderConfig: mock.yaml\n\
-         internalIP: 10.0.0.1\nnodes:\n- {name: a, labels: {b: '2'}, taint: {value: v}}\n- {name: b, provider: cri, os: Linux}\n",
+         internalIP: 10.0.0.1\nhostname: vk.example.com\nnodes:\n- {name: a, labels: {b: '2'}, taint: {value: v}}\n\
+         - {name: b, provider: cri, os: Linux, hostname: b.example.com}\n",
     );
     let [a, b] = config.nodes.as_slice() else { panic!() };
     assert_eq!((a.os, b.os), (Os::Windows, Os::Linux));
@@ -79,6 +81,8 @@ fn a_node_inherits_unset_values() {
     assert_eq!((a.taints[0].key.as_str(), a.taints[0].value.as_deref()), ("k", Some("v")));
     assert_eq!((b.taints[0].value.as_deref(), b.taints[0].effect.as_str()), (Some("cri"), "NoExecute"));
     assert_eq!(a.internal_ip, Some(IpAddr::from([10, 0, 0, 1])));
+    let hostnames = [a, b].map(|node| node.hostname.as_deref().unwrap());
+    assert_eq!(hostnames, ["vk.example.com", "b.example.com"]);
     assert_eq!(a.provider_config.path(), Some(Path::new("mock.yaml")));
     // It was written for another provider.
     assert_eq!(b.provider_config, vk_provider::Config::Default);
