@@ -300,6 +300,21 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_backend_has_a_moment_to_stop_even_if_the_nodes_used_up_the_limit() {
+        let process = Supervisor::new();
+        let running = running(&process);
+        running.nodes.spawn("stuck node", Kind::Critical, std::future::pending::<()>());
+        let (backend, (sender, mut stopped)) = (process.child(), tokio::sync::oneshot::channel());
+        backend.clone().spawn("backend", Kind::Critical, async move {
+            backend.stopping().await;
+            tokio::time::sleep(BACKEND_SHUTDOWN / 2).await;
+            let _ = sender.send(());
+        });
+        running.stop(&mut Stop::listen().unwrap()).await.unwrap();
+        assert_eq!(stopped.try_recv(), Ok(()), "the backend was aborted");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn backends_stop_after_the_nodes() {
         let process = Supervisor::new();
         let running = running(&process);

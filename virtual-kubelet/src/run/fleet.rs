@@ -487,3 +487,6 @@ fn pods(
         clock: Clock::system(),
     }
 }
+
+#[cfg(test)]
+mod tests;
