@@ -235,7 +235,12 @@ fn seconds(time: Duration) -> String {
 /// Issues a serving certificate for all nodes from the CA that the API server trusts for kubelets, so no approval is needed.
 fn issue_certificate(cluster: &ControlPlane, config: &EffectiveConfig) -> anyhow::Result<Tls> {
     let detected = run::address::internal_ip(cluster.url());
-    let mut names: Vec<String> = config.nodes.iter().map(|node| node.name.clone()).collect();
+    let mut names: Vec<String> = config
+        .nodes
+        .iter()
+        .flat_map(|node| [Some(node.name.clone()), node.hostname.clone()])
+        .flatten()
+        .collect();
     let ips = config.nodes.iter().flat_map(|node| [node.internal_ip, node.address]).flatten();
     names.extend(ips.chain([detected]).map(|ip| ip.to_string()));
     names.sort();

@@ -5,13 +5,13 @@ mod admin;
 mod bootstrap;
 mod connection_check;
 mod fleet;
+mod hostname;
 mod kubelet;
 mod leadership;
+mod listener;
 mod node_impersonation;
 
 use std::{
-    io,
-    net::SocketAddr,
     sync::{Arc, OnceLock},
     time::Duration,
 };
@@ -19,7 +19,6 @@ use std::{
 use anyhow::Context as _;
 use prometheus_client::registry::Registry as Counters;
 use tokio::{
-    net::TcpListener,
     signal::unix::{SignalKind, signal},
     time::Instant,
 };
@@ -33,12 +32,13 @@ use self::{
     bootstrap::Bootstrap,
     fleet::{Fleet, Means},
     kubelet::{KubeletResources, Kubelets},
+    listener::{listen, retry_deadline, shown},
     node_impersonation::NodeImpersonation,
 };
 use crate::{
     Registry,
     cli::Failure,
-    config::{EffectiveConfig, Listen, OnShutdown, Problem},
+    config::{EffectiveConfig, OnShutdown, Problem},
 };
 
 /// The exit code after a second signal, as shells report an interrupt.
@@ -84,13 +84,15 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
     let server_metrics = vk_server::Metrics::register(&mut counters);
     let counters = Arc::new(counters);
 
+    let deadline = retry_deadline();
     let admin = match config.metrics_addr {
-        Some(listen) => {
-            Some(bind(listen).await.with_context(|| format!("cannot listen on {}", shown(listen)))?)
+        Some(address) => {
+            let context = || format!("cannot listen on {} for health and metrics", shown(address));
+            Some(listen(address, deadline).await.with_context(context)?)
         }
         None => None,
     };
-    let resources = KubeletResources::open(&config).await?;
+    let resources = KubeletResources::open(&config, deadline).await?;
 
     // Before the first request to the API server, which may take long: probes of this process must not wait for it.
     let running_fleet = Arc::new(OnceLock::new());
@@ -142,23 +144,6 @@ fn raise_file_limit() {
     {
         warn!(%error, "cannot raise the limit of open files");
     }
-}
-
-async fn bind(listen: Listen) -> io::Result<TcpListener> {
-    match listen.address {
-        Some(address) => TcpListener::bind(SocketAddr::new(address, listen.port)).await,
-        // All interfaces, IPv6 and IPv4 where the system has both.
-        None => match TcpListener::bind(SocketAddr::from(([0_u16; 8], listen.port))).await {
-            Err(error) if error.kind() != io::ErrorKind::AddrInUse => {
-                TcpListener::bind(SocketAddr::from(([0_u8; 4], listen.port))).await
-            }
-            bound => bound,
-        },
-    }
-}
-
-fn shown(listen: Listen) -> String {
-    crate::config::AdminAddr(Some(listen)).to_string()
 }
 
 /// Refuses a configuration that the rights of a node identity do not cover.
@@ -312,6 +297,21 @@ mod tests {
         let ended = running(&process).until(&mut Stop::listen().unwrap()).await;
         let Err(Failure::Runtime(error)) = ended else { panic!("{ended:?}") };
         assert_eq!(error.to_string(), "relist: the runtime is gone");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_backend_has_a_moment_to_stop_even_if_the_nodes_used_up_the_limit() {
+        let process = Supervisor::new();
+        let running = running(&process);
+        running.nodes.spawn("stuck node", Kind::Critical, std::future::pending::<()>());
+        let (backend, (sender, mut stopped)) = (process.child(), tokio::sync::oneshot::channel());
+        backend.clone().spawn("backend", Kind::Critical, async move {
+            backend.stopping().await;
+            tokio::time::sleep(BACKEND_SHUTDOWN / 2).await;
+            let _ = sender.send(());
+        });
+        running.stop(&mut Stop::listen().unwrap()).await.unwrap();
+        assert_eq!(stopped.try_recv(), Ok(()), "the backend was aborted");
     }
 
     #[tokio::test(start_paused = true)]

@@ -63,8 +63,6 @@ pub(crate) fn api_server(options: &Options, ports: &Ports, pki: &Pki, files: &Ap
         flag("--kubelet-client-certificate", files.kubelet_client.cert.display()),
         flag("--kubelet-client-key", files.kubelet_client.key.display()),
         flag("--kubelet-certificate-authority", &cluster_ca),
-        // The default tries the host name first, which does not resolve.
-        flag("--kubelet-preferred-address-types", "InternalIP"),
         flag("--service-account-issuer", ISSUER),
         flag("--service-account-key-file", pki.service_account_public.display()),
         flag("--service-account-signing-key-file", pki.service_account_key.display()),

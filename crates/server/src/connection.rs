@@ -1,10 +1,15 @@
 //! Accepts connections, performs TLS handshakes and serves HTTP, with limits on time and number.
 
-mod unauthenticated;
+mod plain;
+mod unauthorized;
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
-use hyper::{body::Incoming, service::service_fn};
+use hyper::{
+    body::{Body, Incoming},
+    rt::{Read, Write},
+    service::{HttpService, service_fn},
+};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use rustls::{ServerConfig, pki_types::CertificateDer};
 use tokio::{
@@ -15,9 +20,11 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tower::ServiceExt as _;
 use tracing::{debug, info, warn};
+use vk_supervisor::Supervisor;
 
-use self::unauthenticated::{UnauthenticatedGuard, UnauthenticatedLimiter};
-use crate::{Api, routes};
+pub use self::plain::serve_plain;
+use self::unauthorized::{UnauthorizedGuard, UnauthorizedLimiter};
+use crate::{Api, log_limit::LogLimit, routes};
 
 /// Pause when the system cannot accept a connection.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -35,8 +42,8 @@ const MAX_STREAMS: u32 = 250;
 pub struct ConnectionLimits {
     /// Concurrent connections; more wait in the kernel's queue.
     pub connections: usize,
-    /// Connections without an authenticated request; beyond this the oldest of them is closed.
-    pub unauthenticated: usize,
+    /// Connections without an authorized request; beyond this the oldest of them is closed.
+    pub unauthorized: usize,
     /// Time limit of the TLS handshake.
     pub handshake: Duration,
     /// Time limit of a request head, and of an idle connection.
@@ -47,7 +54,7 @@ impl Default for ConnectionLimits {
     fn default() -> Self {
         Self {
             connections: 10_000,
-            unauthenticated: unauthenticated::DEFAULT_LIMIT,
+            unauthorized: unauthorized::DEFAULT_LIMIT,
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(30),
         }
@@ -58,14 +65,14 @@ impl Default for ConnectionLimits {
 #[derive(Clone)]
 pub(crate) struct ClientConnection {
     pub(crate) chain: Arc<[CertificateDer<'static>]>,
-    guard: Arc<UnauthenticatedGuard>,
+    guard: Arc<UnauthorizedGuard>,
 }
 
 // === impl ClientConnection ===
 
 impl ClientConnection {
-    /// Records that a request was authenticated: the connection may stay.
-    pub(crate) fn mark_authenticated(&self) {
+    /// Records that a request was authorized: the connection may stay.
+    pub(crate) fn mark_authorized(&self) {
         self.guard.release();
     }
 }
@@ -79,9 +86,33 @@ pub async fn serve(
 ) -> io::Result<()> {
     let (metrics, supervisor) = (api.metrics.clone(), api.node_supervisor.clone());
     info!(address = %listener.local_addr()?, "serving the kubelet API");
-    let permits = Arc::new(Semaphore::new(limits.connections));
-    let limiter = UnauthenticatedLimiter::new(limits.unauthenticated, metrics.clone());
-    let handler = ConnectionHandler { acceptor: TlsAcceptor::from(config), api, limits };
+    let limiter = UnauthorizedLimiter::new(limits.unauthorized, metrics.evicted.clone());
+    let failures = Arc::new(LogLimit::default());
+    let handler = ConnectionHandler { acceptor: TlsAcceptor::from(config), api, limits, failures };
+    accept(listener, limits.connections, &supervisor, |stream, address| {
+        let (handler, guard, open) = (handler.clone(), limiter.register(), metrics.connections.clone());
+        async move {
+            open.inc();
+            if let Err(error) = handler.handle(stream, address, guard).await {
+                debug!(%address, error, "kubelet API connection ended");
+            }
+            open.dec();
+        }
+    })
+    .await
+}
+
+/// Accepts connections until the supervisor stops, then waits for those that are open.
+async fn accept<F>(
+    listener: TcpListener,
+    limit: usize,
+    supervisor: &Supervisor,
+    handle: impl Fn(TcpStream, SocketAddr) -> F,
+) -> io::Result<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let permits = Arc::new(Semaphore::new(limit));
     let mut connections = JoinSet::new();
     loop {
         let next = async {
@@ -91,13 +122,9 @@ pub async fn serve(
         tokio::select! {
             accepted = next => match accepted {
                 Ok(((stream, address), permit)) => {
-                    let (handler, guard, open) = (handler.clone(), limiter.register(), metrics.connections.clone());
+                    let handled = handle(stream, address);
                     connections.spawn(async move {
-                        open.inc();
-                        if let Err(error) = handler.handle(stream, guard).await {
-                            debug!(%address, error, "kubelet API connection ended");
-                        }
-                        open.dec();
+                        handled.await;
                         drop(permit);
                     });
                 }
@@ -128,32 +155,49 @@ struct ConnectionHandler {
     acceptor: TlsAcceptor,
     api: Arc<Api>,
     limits: ConnectionLimits,
+    /// Limits the log lines about failed handshakes, which any client can cause.
+    failures: Arc<LogLimit>,
 }
 
 // === impl ConnectionHandler ===
 
 impl ConnectionHandler {
-    async fn handle(&self, stream: TcpStream, guard: UnauthenticatedGuard) -> Result<(), String> {
+    async fn handle(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        guard: UnauthorizedGuard,
+    ) -> Result<(), String> {
         keep_alive(&stream);
         let guard = Arc::new(guard);
         let served = async {
-            let handshake = tokio::time::timeout(self.limits.handshake, self.acceptor.accept(stream));
-            let stream = handshake
-                .await
-                .map_err(|_| "TLS handshake timed out".to_owned())?
-                .map_err(|error| format!("TLS handshake: {error}"))?;
-            self.serve_http(stream, Arc::clone(&guard)).await
+            match self.handshake(stream).await {
+                Ok(stream) => self.serve_http(stream, Arc::clone(&guard)).await,
+                Err(reason) => {
+                    if let Some(omitted) = self.failures.allow() {
+                        warn!(node = self.api.node, %address, reason, omitted, "TLS handshake failed");
+                    }
+                    Ok(())
+                }
+            }
         };
         tokio::select! {
             ended = served => ended,
-            () = guard.evicted() => Err("closed: too many unauthenticated connections".to_owned()),
+            () = guard.evicted() => Err("closed: too many connections without an authorized request".to_owned()),
+        }
+    }
+
+    async fn handshake(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
+        match tokio::time::timeout(self.limits.handshake, self.acceptor.accept(stream)).await {
+            Ok(accepted) => accepted.map_err(|error| error.to_string()),
+            Err(_) => Err(format!("not finished after {:?}", self.limits.handshake)),
         }
     }
 
     async fn serve_http(
         &self,
         stream: TlsStream<TcpStream>,
-        guard: Arc<UnauthenticatedGuard>,
+        guard: Arc<UnauthorizedGuard>,
     ) -> Result<(), String> {
         let (_, session) = stream.get_ref();
         let chain = session.peer_certificates().unwrap_or_default();
@@ -182,16 +226,26 @@ impl ConnectionHandler {
             }
             tokio::time::timeout(SHUTDOWN_GRACE, connection).await.map_or(Ok(()), with_message)
         } else {
-            let mut builder = hyper::server::conn::http1::Builder::new();
-            builder.timer(TokioTimer::new()).header_read_timeout(self.limits.head).max_buf_size(MAX_HEAD);
-            let mut connection = std::pin::pin!(builder.serve_connection(io, service).with_upgrades());
-            tokio::select! {
-                ended = &mut connection => return with_message(ended),
-                () = self.api.node_supervisor.stopping() => connection.as_mut().graceful_shutdown(),
-            }
-            tokio::time::timeout(SHUTDOWN_GRACE, connection).await.map_or(Ok(()), with_message)
+            serve_http1(io, service, self.limits.head, &self.api.node_supervisor).await
         }
     }
+}
+
+/// Serves HTTP/1.1 until the client closes the connection, is too slow, or the supervisor stops.
+async fn serve_http1<I, S>(io: I, service: S, head: Duration, supervisor: &Supervisor) -> Result<(), String>
+where
+    I: Read + Write + Unpin + Send + 'static,
+    S: HttpService<Incoming, Error: Into<Box<dyn std::error::Error + Send + Sync>>>,
+    S::ResBody: Body<Error: Into<Box<dyn std::error::Error + Send + Sync>>> + 'static,
+{
+    let mut builder = hyper::server::conn::http1::Builder::new();
+    builder.timer(TokioTimer::new()).header_read_timeout(head).max_buf_size(MAX_HEAD);
+    let mut connection = std::pin::pin!(builder.serve_connection(io, service).with_upgrades());
+    tokio::select! {
+        ended = &mut connection => return with_message(ended),
+        () = supervisor.stopping() => connection.as_mut().graceful_shutdown(),
+    }
+    tokio::time::timeout(SHUTDOWN_GRACE, connection).await.map_or(Ok(()), with_message)
 }
 
 fn with_message(ended: hyper::Result<()>) -> Result<(), String> {

@@ -8,12 +8,13 @@ pub mod api;
 pub mod auth;
 pub mod connection;
 mod http_error;
+mod log_limit;
 pub mod metrics;
 mod routes;
 pub mod tls;
 
 pub use self::{
     api::{Api, DebugHandlers, PodLister},
-    connection::{ConnectionLimits, serve},
+    connection::{ConnectionLimits, serve, serve_plain},
     metrics::Metrics,
 };

@@ -29,7 +29,7 @@ pub struct Metrics {
     pub requests: Family<RequestLabels, Counter>,
     /// Open connections, except upgraded ones.
     pub connections: Gauge,
-    /// Connections closed because too many were unauthenticated.
+    /// Connections closed because too many had no authorized request.
     pub evicted: Counter,
     /// Open sessions.
     pub sessions: Family<SessionLabels, Gauge>,
@@ -48,7 +48,7 @@ impl Metrics {
             this.requests.clone(),
         );
         server.register("connections", "Open connections to the kubelet API", this.connections.clone());
-        let evicted = "Connections closed because too many were unauthenticated";
+        let evicted = "Connections closed because too many had no authorized request";
         server.register("evicted_connections", evicted, this.evicted.clone());
         server.register("sessions", "Open exec, attach and port-forward sessions", this.sessions.clone());
         this

@@ -109,10 +109,12 @@ async fn authorize(
     let unauthorized = || HttpError::new(StatusCode::UNAUTHORIZED, "Unauthorized");
     let peer = peer.ok_or_else(unauthorized)?;
     let user = api.authenticator.authenticate(&peer.chain, headers).await.ok_or_else(unauthorized)?;
-    peer.mark_authenticated();
     let verb = attributes.verb;
     match api.authorizer.authorize(&api.node, &user, &attributes).await {
-        Ok(true) => Ok(()),
+        Ok(true) => {
+            peer.mark_authorized();
+            Ok(())
+        }
         Ok(false) => {
             debug!(user = user.name, verb, subresources = ?attributes.subresources, "refused");
             Err(HttpError::new(StatusCode::FORBIDDEN, attributes.forbidden_message(&user.name)))

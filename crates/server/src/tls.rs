@@ -2,6 +2,7 @@
 
 pub mod certificate_files;
 pub mod client_ca;
+mod legacy_certificate;
 pub mod self_signed;
 
 use std::{
@@ -22,6 +23,8 @@ use rustls::{
     },
     sign::CertifiedKey,
 };
+
+use self::legacy_certificate::LegacyCertificate;
 
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -139,7 +142,11 @@ impl ClientCertVerifier for KeyPossessionVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls12_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        match LegacyCertificate::parse(certificate) {
+            Some(legacy) => legacy.verify_tls12_signature(message, signed, algorithms),
+            None => verify_tls12_signature(message, certificate, signed, algorithms),
+        }
     }
 
     fn verify_tls13_signature(
@@ -148,7 +155,11 @@ impl ClientCertVerifier for KeyPossessionVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        verify_tls13_signature(message, certificate, signed, &self.provider.signature_verification_algorithms)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        match LegacyCertificate::parse(certificate) {
+            Some(legacy) => legacy.verify_tls13_signature(message, signed, algorithms),
+            None => verify_tls13_signature(message, certificate, signed, algorithms),
+        }
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -382,6 +382,31 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_child_of_a_successor_waits_for_the_children_of_the_predecessor() {
+        let supervisor = Supervisor::new();
+        let first = supervisor.child();
+        let ended = linger(&first.child().child(), Duration::from_secs(3));
+        let second = supervisor.child_after(&first, Duration::from_secs(5));
+        let (sender, mut begun) = watch::channel(None);
+        second.child().spawn("next", Kind::Work, async move {
+            sender.send_replace(Some(*ended.borrow()));
+        });
+        begun.wait_for(Option::is_some).await.unwrap();
+        assert_eq!(*begun.borrow(), Some(true));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_task_that_cannot_be_aborted_does_not_hold_up_the_shutdown_for_ever() {
+        let supervisor = Supervisor::new();
+        // Like a task that is blocked in synchronous code.
+        let _blocked = supervisor.track(std::future::pending::<()>());
+        let begin = tokio::time::Instant::now();
+        assert!(!supervisor.shut_down(Duration::from_secs(5)).await);
+        assert_eq!(begin.elapsed().as_secs(), 5 + ABORT_LIMIT.as_secs());
+        assert!(!supervisor.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_predecessor_that_does_not_end_is_aborted() {
         let supervisor = Supervisor::new();
         let first = supervisor.child();

@@ -72,7 +72,7 @@ impl Flags {
         if let Some(extra) = extra {
             flags = flags.overlaid_with(extra);
         }
-        problems.extend(self.deprecated_flag_problem());
+        problems.extend(self.deprecated_flag_problems());
 
         let read = |path: &std::path::Path| std::fs::read_to_string(path);
         let host = ValidationContext {
@@ -92,23 +92,31 @@ impl Flags {
         Loaded { warnings: self.warnings(environment.lookup), outcome }
     }
 
-    /// DeprecatedFlag flags whose values are checked still.
-    fn deprecated_flag_problem(&self) -> Option<Problem> {
-        let workers = self.values.get("pod-sync-workers")?.last()?;
-        let good = workers.parse::<i64>().is_ok_and(|workers| workers > 0);
-        (!good).then(|| {
-            Problem::new(
-                "pod-sync-workers",
-                format!("`{workers}` is not a number of workers: write 1 or more, or remove the flag"),
-            )
-            .from_source("--pod-sync-workers")
-        })
+    /// Problems with deprecated flags: those that are refused, and values that are still checked.
+    fn deprecated_flag_problems(&self) -> Vec<Problem> {
+        let last = |flag: &str| self.values.get(flag)?.last();
+        let refused =
+            DEPRECATED_FLAGS.iter().filter(|deprecated| deprecated.refused).filter_map(|deprecated| {
+                let value = last(deprecated.flag).filter(|value| !value.is_empty())?;
+                let message = format!("`{value}` cannot be honoured: {}", deprecated.instead);
+                Some(Problem::new(deprecated.flag, message).from_source(format!("--{}", deprecated.flag)))
+            });
+        let workers = last("pod-sync-workers").filter(|workers| {
+            let good = workers.parse::<i64>().is_ok_and(|workers| workers > 0);
+            !good
+        });
+        let workers = workers.map(|workers| {
+            let message =
+                format!("`{workers}` is not a number of workers: write 1 or more, or remove the flag");
+            Problem::new("pod-sync-workers", message).from_source("--pod-sync-workers")
+        });
+        refused.chain(workers).collect()
     }
 
     fn warnings(&self, lookup: impl Fn(&str) -> Option<String>) -> Vec<String> {
         let flags = DEPRECATED_FLAGS
             .iter()
-            .filter(|deprecated| self.values.contains_key(deprecated.flag))
+            .filter(|deprecated| !deprecated.refused && self.values.contains_key(deprecated.flag))
             .map(|deprecated| format!("--{} does nothing: {}", deprecated.flag, deprecated.instead));
         let variables = DEPRECATED_VARIABLES
             .iter()

@@ -18,7 +18,7 @@ pub(super) struct Run {
 const AFTER_HELP: &str = "\
 Options can also be set in the configuration file (--config) and by environment variables; flags win over variables, and
 variables over the file. `virtual-kubelet config schema` describes the file. Flags of the Go virtual-kubelet that have no
-effect any more are accepted with a warning.";
+effect any more are accepted with a warning, except --namespace.";
 
 // === impl Run ===
 

@@ -1,5 +1,5 @@
 //! Deprecated flags and variables of the Go original and of tensile-kube. They are accepted, so that old command lines still
-//! work, and have no effect.
+//! work, and have no effect; except for flags whose effect somebody would miss, which are refused.
 
 /// A flag without effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,6 +8,8 @@ pub struct DeprecatedFlag {
     pub flag: &'static str,
     /// Whether the value is optional.
     pub switch: bool,
+    /// Whether the process does not start with it. An empty value is always accepted.
+    pub refused: bool,
     /// Why it has no effect, and what replaces it.
     pub instead: &'static str,
 }
@@ -22,18 +24,23 @@ const COPIED: &str =
 const ACCOUNTS: &str = "service accounts are made as `apiAccess` of the provider's configuration says";
 
 const fn value(flag: &'static str, instead: &'static str) -> DeprecatedFlag {
-    DeprecatedFlag { flag, switch: false, instead }
+    DeprecatedFlag { flag, switch: false, refused: false, instead }
 }
 
 const fn switch(flag: &'static str, instead: &'static str) -> DeprecatedFlag {
-    DeprecatedFlag { flag, switch: true, instead }
+    DeprecatedFlag { flag, switch: true, refused: false, instead }
+}
+
+const fn refused(flag: &'static str, instead: &'static str) -> DeprecatedFlag {
+    DeprecatedFlag { flag, switch: false, refused: true, instead }
 }
 
 /// All deprecated flags.
 pub const DEPRECATED_FLAGS: &[DeprecatedFlag] = &[
-    value(
+    refused(
         "namespace",
-        "pods of all namespaces that are bound to the node run; use RBAC and quotas to limit them",
+        "a node runs the pods of every namespace that are bound to it; remove the flag, and let the API server refuse the others \
+         with deploy/one-namespace.yaml",
     ),
     switch("enable-node-lease", "the lease is always on; see `--lease-duration`"),
     value("pod-sync-workers", "every pod is worked on by itself; there is nothing to size"),

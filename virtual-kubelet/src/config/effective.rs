@@ -83,6 +83,8 @@ pub struct Node {
     pub internal_ip: Option<IpAddr>,
     /// Its ExternalIP.
     pub external_ip: Option<IpAddr>,
+    /// Its host name. `None`: its name, if that resolves to its address.
+    pub hostname: Option<String>,
     /// The port of its kubelet API.
     pub port: u16,
     /// Its taints.
@@ -279,6 +281,7 @@ impl Node {
             address: self.address,
             internal_ip: self.internal_ip,
             external_ip: self.external_ip,
+            hostname: self.hostname.clone(),
             port: Some(Port(self.port)),
             // The list has all taints, including the default one.
             disable_taint: Some(true),

@@ -61,6 +61,9 @@ pub struct Settings {
     /// ExternalIP of the node.
     #[serde(rename = "externalIP", skip_serializing_if = "Option::is_none")]
     pub external_ip: Option<IpAddr>,
+    /// Hostname address of the node; by default its name, if DNS has its address under it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
     /// Port of the kubelet API; more nodes on the same address use the following ports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<Port>,
@@ -181,6 +184,9 @@ pub struct NodeSettings {
     /// ExternalIP of the node.
     #[serde(rename = "externalIP", skip_serializing_if = "Option::is_none")]
     pub external_ip: Option<IpAddr>,
+    /// Hostname address of the node; by default its name, if DNS has its address under it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
     /// The port of the kubelet API.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<Port>,

@@ -58,6 +58,9 @@ fn check_common(settings: &Settings, host: &ValidationContext<'_>, problems: &mu
     if let Some(domain) = &settings.cluster_domain {
         check_domain("clusterDomain", domain, problems);
     }
+    if let Some(hostname) = &settings.hostname {
+        check_domain("hostname", hostname, problems);
+    }
     check_maps("", &settings.labels, &settings.annotations, problems);
     check_taints("", settings.taint.as_ref(), &settings.taints, problems);
 }
@@ -73,6 +76,9 @@ fn template(
 ) -> Node {
     if let Some(domain) = &entry.cluster_domain {
         check_domain(&format!("{key}clusterDomain"), domain, problems);
+    }
+    if let Some(hostname) = &entry.hostname {
+        check_domain(&format!("{key}hostname"), hostname, problems);
     }
     check_maps(key, &entry.labels, &entry.annotations, problems);
     check_taints(key, entry.taint.as_ref(), &entry.taints, problems);
@@ -125,6 +131,7 @@ fn template(
         address: entry.address.or(settings.address),
         internal_ip: entry.internal_ip.or(settings.internal_ip),
         external_ip: entry.external_ip.or(settings.external_ip),
+        hostname: entry.hostname.clone().or_else(|| settings.hostname.clone()),
         port: 0,
         labels: merged(&settings.labels, &entry.labels),
         annotations: merged(&settings.annotations, &entry.annotations),

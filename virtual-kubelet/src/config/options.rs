@@ -154,6 +154,8 @@ pub const OPTIONS: &[ConfigOption] = &[
         "InternalIP of the node, where the API server reaches the kubelet API"),
     ConfigOption::new("externalIP", "VK_EXTERNAL_IP", &["VKUBELET_EXTERNAL_POD_IP"], "external-ip", "none",
         "ExternalIP of the node"),
+    ConfigOption::new("hostname", "VK_HOSTNAME", &[], "hostname", "the node's name, if DNS has its address under it, else none",
+        "Hostname address of the node, which API servers try first"),
     ConfigOption::new("pingInterval", "VK_PING_INTERVAL", &[], "ping-interval", "`10s`",
         "Interval between health checks of the provider").kind(Kind::Duration),
     ConfigOption::new("pingTimeout", "VK_PING_TIMEOUT", &[], "ping-timeout", "`10s`",
@@ -231,8 +233,8 @@ pub const OPTIONS: &[ConfigOption] = &[
         "`trace`, `debug`, `info`, `warn`, `error`, `fatal`, `panic`, or directives such as `info,vk_node=debug`").group(Group::Logging),
     ConfigOption::new("log.format", "VK_LOG_FORMAT", &[], "log-format", "`auto`",
         "`text`, `json`, or `auto`: text on a terminal, otherwise JSON").group(Group::Logging),
-    ConfigOption::new("metricsAddr", "VK_METRICS_ADDR", &[], "metrics-addr", "`:10255`",
-        "Listen address of /healthz, /readyz and /metrics; `off` disables them").group(Group::Logging),
+    ConfigOption::new("metricsAddr", "VK_METRICS_ADDR", &[], "metrics-addr", "`127.0.0.1:10255`",
+        "Listen address of /healthz, /readyz and /metrics, `:10255` for all interfaces; `off` disables them").group(Group::Logging),
 ];
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -12,8 +13,8 @@ use super::{
     Timing, Tls, lease, listen::Listen, nodes, value_types::LogLevel,
 };
 
-/// The Go original's metrics port, and the kubelet's read-only port.
-const METRICS_PORT: u16 = 10_255;
+/// The Go original's metrics port, and the kubelet's read-only port. On loopback, because callers are not authenticated.
+const METRICS_ADDR: Listen = Listen { address: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), port: 10_255 };
 const PING_INTERVAL: Duration = Duration::from_secs(10);
 const PING_TIMEOUT: Duration = Duration::from_secs(10);
 /// Like the kubelet: the lease is the heartbeat, so the status is rarely needed.
@@ -81,9 +82,7 @@ fn resolve(
     host: &ValidationContext<'_>,
     problems: &mut Vec<Problem>,
 ) -> EffectiveConfig {
-    let metrics_addr = settings
-        .metrics_addr
-        .map_or(Some(Listen { address: None, port: METRICS_PORT }), |AdminAddr(address)| address);
+    let metrics_addr = settings.metrics_addr.map_or(Some(METRICS_ADDR), |AdminAddr(address)| address);
     if let Some(url) = settings.api_server.as_ref().filter(|url| !url.is_empty()) {
         problems.extend(check_url(url));
     }

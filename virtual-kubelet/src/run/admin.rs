@@ -1,6 +1,10 @@
-//! The admin endpoints of the process: `/healthz`, `/readyz` and `/metrics`, over plain HTTP without secrets.
+//! The admin endpoints of the process: `/healthz`, `/readyz` and `/metrics`, over plain HTTP. Everybody who reaches the port may
+//! read them, so they name nodes, but no pods, namespaces or other objects of users.
 
-use std::sync::{Arc, OnceLock};
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -11,11 +15,17 @@ use axum::{
 use prometheus_client::registry::Registry as Counters;
 use tokio::net::TcpListener;
 use tracing::info;
+use vk_server::ConnectionLimits;
 use vk_supervisor::Supervisor;
 
 use super::fleet::Fleet;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Concurrent connections; one more closes the oldest. Probes and scrapers need a few.
+const CONNECTIONS: usize = 100;
+/// Time limit of a request head, and of an idle connection.
+const HEAD: Duration = Duration::from_secs(10);
 
 /// Serves until the supervisor stops. The fleet is set after the API server and the backends have answered.
 pub(super) async fn serve(
@@ -29,8 +39,13 @@ pub(super) async fn serve(
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(async move || ready(fleet.get())))
         .route("/metrics", get(async move || metrics(&counters)));
-    let stopping = async move { supervisor.stopping().await };
-    axum::serve(listener, router).with_graceful_shutdown(stopping).await
+    let limits = ConnectionLimits {
+        connections: 2 * CONNECTIONS,
+        unauthorized: CONNECTIONS,
+        head: HEAD,
+        ..ConnectionLimits::default()
+    };
+    vk_server::serve_plain(listener, router, limits, supervisor).await
 }
 
 /// Ready when every node is registered, by this or another replica: a rollout that waited for a standby replica to lead would

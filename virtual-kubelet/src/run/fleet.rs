@@ -32,6 +32,7 @@ use vk_supervisor::{Clock, Supervisor, task};
 use self::open_backend::open_backend;
 use super::{
     address,
+    hostname::HostnameResolver,
     kubelet::{Kubelets, ServedNode},
     leadership::Leadership,
     node_impersonation::NodeImpersonation,
@@ -101,6 +102,7 @@ struct Common {
     /// Policies about pods.
     policy: pods::Policy,
     kubelets: Kubelets,
+    hostnames: HostnameResolver,
     /// The kubelet version of the nodes.
     kubelet_version: String,
     declared_features: Option<BTreeSet<String>>,
@@ -154,6 +156,7 @@ impl Fleet {
             kubelet_version: kubelet_version_beside(server),
             declared_features: features(server, config.streaming.web_sockets),
             kubelets,
+            hostnames: HostnameResolver::new(),
             client,
         };
         let detected = address::internal_ip(common.client.server());
@@ -230,6 +233,8 @@ impl Fleet {
         let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
         self.nodes.lock().insert(name.to_owned(), member);
         self.report(progress.clone(), &common.supervisor);
+        let addresses = [context.internal_ip].into_iter().chain(node.external_ip).collect();
+        let hostname = common.hostnames.hostname(node.hostname.as_deref(), name, addresses);
         let (roll, seen) = (PodStore::default(), watch::Sender::new(None));
         let kubelet_port = common.kubelets.serve(ServedNode {
             name,
@@ -237,27 +242,31 @@ impl Fleet {
             context,
             provider: Arc::clone(&provider),
             pods: roll.clone(),
+            hostname: hostname.clone(),
             observed_node: seen.subscribe(),
             supervisor: supervisor.clone(),
         });
         let context = &Context { kubelet_port, ..context.clone() };
         let span = info_span!(parent: None, "node", node = %name);
         let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
-        let controllers = move |progress, session: &Supervisor| {
-            // Writes for the node are fenced by its lease; each session has a fence of its own.
-            let client = if base.acts_as_nodes { base.reader(&own) } else { base.client.clone() };
-            let client = client.fenced(Fence::default());
-            let common = Common { client, supervisor: session.clone(), ..base.clone() };
-            let facts = seen.clone();
-            facts.send_replace(None);
-            let (audit_failure, audit_failures) = watch::channel(None);
-            let pods = pods(&own, &provider, &context, &common, facts.subscribe(), &roll);
-            let pods = pods::Controller { audit_failure, ..pods };
-            let node = controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts);
-            (Controller { audit_failure: audit_failures, ..node }, pods)
+        let run = async move {
+            let node = config::Node { hostname: hostname.await, ..node };
+            let controllers = move |progress, session: &Supervisor| {
+                // Writes for the node are fenced by its lease; each session has a fence of its own.
+                let client = if base.acts_as_nodes { base.reader(&own) } else { base.client.clone() };
+                let client = client.fenced(Fence::default());
+                let common = Common { client, supervisor: session.clone(), ..base.clone() };
+                let facts = seen.clone();
+                facts.send_replace(None);
+                let (audit_failure, audit_failures) = watch::channel(None);
+                let pods = pods(&own, &provider, &context, &common, facts.subscribe(), &roll);
+                let pods = pods::Controller { audit_failure, ..pods };
+                let node = controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts);
+                (Controller { audit_failure: audit_failures, ..node }, pods)
+            };
+            leadership.run(controllers).await
         };
-        let run = leadership.run(controllers).instrument(span);
-        supervisor.spawn(format!("node {name}"), task::Kind::Critical, run);
+        supervisor.spawn(format!("node {name}"), task::Kind::Critical, run.instrument(span));
     }
 
     /// A supervisor for a node. Its tasks wait for those of an earlier node of the same name.
@@ -405,6 +414,7 @@ fn controller(
         name: name.to_owned(),
         internal_ip: context.internal_ip,
         external_ip: node.external_ip,
+        hostname: node.hostname.clone(),
         kubelet_port: context.kubelet_port,
         operating_system: context.operating_system.clone(),
         kubelet_version: common.kubelet_version.clone(),
@@ -493,3 +503,6 @@ fn pods(
         clock: Clock::system(),
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ use prometheus_client::registry::Registry as Counters;
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
+    time::Instant,
 };
 use tracing::error;
 use vk_kube::Client;
@@ -28,7 +29,11 @@ use vk_server::{
 };
 use vk_supervisor::{Clock, Supervisor, task};
 
-use super::{admin, bind, shown};
+use super::{
+    admin,
+    hostname::Hostname,
+    listener::{listen, shown},
+};
 use crate::{
     cli::Failure,
     config::{self, EffectiveConfig, Listen, Problem},
@@ -66,6 +71,8 @@ pub(super) struct ServedNode<'a> {
     pub(super) context: &'a Context,
     pub(super) provider: Arc<dyn Provider>,
     pub(super) pods: PodStore,
+    /// Its `Hostname` address.
+    pub(super) hostname: Hostname,
     /// The last observed Node object.
     pub(super) observed_node: watch::Receiver<Option<Arc<Node>>>,
     /// Stops the node.
@@ -78,14 +85,14 @@ struct PodStoreView(PodStore);
 // === impl KubeletResources ===
 
 impl KubeletResources {
-    /// Binds the ports and reads the files, so that errors are reported at startup.
-    pub(super) async fn open(config: &EffectiveConfig) -> Result<Self, Failure> {
+    /// Binds the ports, retrying until the deadline, and reads the files, so that errors are reported at startup.
+    pub(super) async fn open(config: &EffectiveConfig, deadline: Instant) -> Result<Self, Failure> {
         let mut listeners = HashMap::new();
         for node in &config.nodes {
-            let listen = Listen { address: node.address, port: node.port };
+            let address = Listen { address: node.address, port: node.port };
             let context =
-                || format!("node {}: cannot listen on {} for the kubelet API", node.name, shown(listen));
-            listeners.insert(node.name.clone(), bind(listen).await.with_context(context)?);
+                || format!("node {}: cannot listen on {} for the kubelet API", node.name, shown(address));
+            listeners.insert(node.name.clone(), listen(address, deadline).await.with_context(context)?);
         }
         let invalid =
             |key: &str, error: tls::Error| Failure::Configuration(vec![Problem::new(key, error.to_string())]);

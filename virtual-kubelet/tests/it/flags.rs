@@ -17,6 +17,7 @@ fn flags_of_the_go_original_have_the_same_meaning() {
         (&["--kubeconfig", "/k"][..], "/kubeconfig", "/k"),
         (&["--cluster-domain", "example.org"], "/nodes/0/clusterDomain", "example.org"),
         (&["--nodename", "n"], "/nodes/0/name", "n"),
+        (&["--hostname", "n.example.com"], "/nodes/0/hostname", "n.example.com"),
         (&["--os", "windows"], "/nodes/0/os", "windows"),
         (&["--os", "Linux"], "/nodes/0/os", "linux"),
         (&["--provider", "mock"], "/nodes/0/provider", "mock"),
@@ -46,7 +47,6 @@ fn flags_of_the_go_original_have_the_same_meaning() {
 #[test]
 fn deprecated_flags_are_accepted_with_a_warning() {
     let flags = [
-        "--namespace=default",
         "--client-qps=500",
         "--client-burst=1000",
         "--enable-controllers=PVControllers,ServiceControllers",
@@ -85,7 +85,7 @@ fn deprecated_flags_are_accepted_with_a_warning() {
         assert!(outcome.stderr.starts_with(&format!("warning: {name} does nothing: ")), "{outcome:?}");
         assert_eq!(outcome.stderr.lines().count(), 1, "{outcome:?}");
     }
-    let together = vk(&["config", "check", "--provider=mock", "--klog.v", "4", "--namespace", "x"]).run();
+    let together = vk(&["config", "check", "--provider=mock", "--klog.v", "4", "--client-qps", "5"]).run();
     assert_eq!(together.stderr.lines().count(), 2, "{together:?}");
     assert!(
         vk(&["config", "check", "--provider=mock"])
@@ -94,6 +94,18 @@ fn deprecated_flags_are_accepted_with_a_warning() {
             .stderr
             .contains("JAEGER_USER")
     );
+}
+
+#[test]
+fn a_namespace_is_refused_with_what_to_use_instead() {
+    for command in [&["run"][..], &["config", "check"]] {
+        let arguments = [command, &["--provider=mock", "--namespace", "team-a"]].concat();
+        vk(&arguments)
+            .run()
+            .refused(2, &[&["namespace:", "`team-a`", "deploy/one-namespace.yaml", "--namespace"]]);
+    }
+    // The default of the Go original: all namespaces.
+    assert_eq!(vk(&["config", "check", "--provider=mock", "--namespace="]).run().ok(), "ok\n");
 }
 
 #[test]

@@ -70,6 +70,7 @@ fn ports() {
     file("metricsAddr: ':10250'", &["port:", "10250", "metricsAddr"]);
     file("metricsAddr: nowhere", &["metricsAddr:", "`nowhere`", ":10255"]);
     file("address: localhost", &["address:", "IP address"]);
+    flags(&["--hostname", "under_score"], &["hostname:", "`under_score`", "lowercase"]);
 }
 
 #[test]

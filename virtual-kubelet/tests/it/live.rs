@@ -21,6 +21,7 @@ mod lease_conflict;
 mod local;
 mod logs;
 mod matrix;
+mod one_namespace;
 mod permissions;
 mod problem_pods;
 mod process_lifecycle;

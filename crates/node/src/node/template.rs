@@ -25,6 +25,8 @@ pub struct NodeConfig {
     pub internal_ip: IpAddr,
     /// External address of the kubelet API.
     pub external_ip: Option<IpAddr>,
+    /// Host name of the kubelet API, which API servers try before its addresses. Only one that they can resolve.
+    pub hostname: Option<String>,
     /// Port of the kubelet API.
     pub kubelet_port: u16,
     /// `linux` or `windows`.
@@ -77,7 +79,7 @@ impl NodeConfig {
             addresses: [address("InternalIP", &self.internal_ip.to_string())]
                 .into_iter()
                 .chain(self.external_ip.map(|ip| address("ExternalIP", &ip.to_string())))
-                .chain([address("Hostname", &self.name)])
+                .chain(self.hostname.as_ref().map(|hostname| address("Hostname", hostname)))
                 .collect(),
             conditions: [
                 ("MemoryPressure", "KubeletHasSufficientMemory", "the provider has sufficient memory"),

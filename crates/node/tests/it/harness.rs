@@ -220,6 +220,7 @@ impl<'a> NodeTest<'a> {
                 name: self.name.clone(),
                 internal_ip: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7)),
                 external_ip: None,
+                hostname: None,
                 kubelet_port: 10_250,
                 operating_system: "linux".to_owned(),
                 kubelet_version: "v1.36.4-vk-test".to_owned(),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderMap, header};
 use rustls::pki_types::CertificateDer;
 use tokio::sync::Semaphore;
-use tracing::{debug, warn};
+use tracing::warn;
 use vk_supervisor::Clock;
 
 use super::{
@@ -13,7 +13,7 @@ use super::{
     cache::{self, TtlCache},
     review::Reviewer,
 };
-use crate::tls::client_ca::ClientCa;
+use crate::{log_limit::LogLimit, tls::client_ca::ClientCa};
 
 /// The longest token that is reviewed; a real one has about a thousand characters.
 pub(super) const MAX_TOKEN: usize = 16 * 1024;
@@ -33,6 +33,8 @@ pub struct Authenticator {
     invalid_tokens: TtlCache<()>,
     /// Unauthenticated callers can exhaust it, but not the limit of the authorizer.
     reviews: Semaphore,
+    /// Limits the log lines about rejected certificates.
+    rejections: LogLimit,
 }
 
 // === impl Authenticator ===
@@ -48,23 +50,36 @@ impl Authenticator {
             tokens: TtlCache::new(CACHE_SIZE),
             invalid_tokens: TtlCache::new(INVALID_CACHE_SIZE),
             reviews: Semaphore::new(CONCURRENT_REVIEWS),
+            rejections: LogLimit::default(),
         }
     }
 
     /// Identifies the caller: by client certificate first, then by token, as in the kubelet. `None` for everybody else, also
     /// when the API server is unavailable.
     pub async fn authenticate(&self, chain: &[CertificateDer<'_>], headers: &HeaderMap) -> Option<UserInfo> {
-        if let Some(leaf) = chain.first() {
-            match self.client_ca.verify(chain, self.clock.now()) {
-                Ok(()) => {
-                    if let Some(user) = UserInfo::from_certificate(leaf) {
-                        return Some(user);
-                    }
-                }
-                Err(reason) => debug!(reason, "client certificate rejected"),
-            }
+        let rejected = match self.authenticate_certificate(chain) {
+            Some(Ok(user)) => return Some(user),
+            Some(Err(reason)) => Some(reason),
+            None => None,
+        };
+        let user = match bearer_token(headers) {
+            Some(token) => self.authenticate_token(token).await,
+            None => None,
+        };
+        if let (None, Some(reason)) = (&user, rejected)
+            && let Some(omitted) = self.rejections.allow()
+        {
+            warn!(reason, omitted, "client certificate rejected");
         }
-        self.authenticate_token(bearer_token(headers)?).await
+        user
+    }
+
+    /// The user of a client certificate, or why it is rejected. `None` without a certificate.
+    fn authenticate_certificate(&self, chain: &[CertificateDer<'_>]) -> Option<Result<UserInfo, String>> {
+        let leaf = chain.first()?;
+        let verified = self.client_ca.verify(chain, self.clock.now());
+        let named = || UserInfo::from_certificate(leaf).ok_or_else(|| "it has no common name".to_owned());
+        Some(verified.and_then(|()| named()))
     }
 
     async fn authenticate_token(&self, token: &str) -> Option<UserInfo> {

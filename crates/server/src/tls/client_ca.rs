@@ -21,6 +21,7 @@ use vk_kube::{Client, Kind, Objects};
 use super::{
     Error,
     certificate_files::{RELOAD_PERIOD, read_file},
+    legacy_certificate::LegacyCertificate,
     provider,
 };
 
@@ -36,10 +37,11 @@ const UNAVAILABLE_PERIOD: Duration = Duration::from_secs(5);
 
 /// The trusted client CAs. Clones share them. Empty at first: then all client certificates are rejected.
 #[derive(Clone, Default)]
-pub struct ClientCa(Arc<RwLock<Option<TrustedRoots>>>);
+pub struct ClientCa(Arc<RwLock<Option<Arc<TrustedRoots>>>>);
 
 struct TrustedRoots {
     pem: Vec<u8>,
+    certificates: Vec<CertificateDer<'static>>,
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
@@ -52,10 +54,12 @@ impl ClientCa {
             return Ok(false);
         }
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let certificate = certificate.map_err(|error| format!("is not PEM: {error}"))?;
+        let certificates = CertificateDer::pem_slice_iter(pem)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| format!("is not PEM: {error}"))?;
+        for certificate in &certificates {
             roots
-                .add(certificate)
+                .add(certificate.clone())
                 .map_err(|error| format!("holds a certificate that cannot be used: {error}"))?;
         }
         if roots.is_empty() {
@@ -64,7 +68,7 @@ impl ClientCa {
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider())
             .build()
             .map_err(|error| error.to_string())?;
-        *self.0.write() = Some(TrustedRoots { pem: pem.to_owned(), verifier });
+        *self.0.write() = Some(Arc::new(TrustedRoots { pem: pem.to_owned(), certificates, verifier }));
         Ok(true)
     }
 
@@ -73,10 +77,14 @@ impl ClientCa {
         let Some((leaf, intermediates)) = chain.split_first() else {
             return Err("no certificate".to_owned());
         };
-        let verifier = self.0.read().as_ref().map(|trusted| Arc::clone(&trusted.verifier));
-        let verifier = verifier.ok_or_else(|| "no client CA is trusted yet".to_owned())?;
+        let trusted = self.0.read().clone().ok_or_else(|| "no client CA is trusted yet".to_owned())?;
+        if let Some(legacy) = LegacyCertificate::parse(leaf) {
+            let algorithms = provider().signature_verification_algorithms;
+            return legacy.verify(&trusted.certificates, &algorithms, now);
+        }
         let since_epoch = Duration::from_secs(u64::try_from(now.as_second()).unwrap_or_default());
-        verifier
+        trusted
+            .verifier
             .verify_client_cert(leaf, intermediates, UnixTime::since_unix_epoch(since_epoch))
             .map(drop)
             .map_err(|error| error.to_string())

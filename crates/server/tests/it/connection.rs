@@ -12,7 +12,10 @@ use vk_provider::ability::LogBody;
 use vk_server::ConnectionLimits;
 use vk_testing::eventually;
 
-use crate::harness::{SOON, TOKEN, TestNode, split, until_end};
+use crate::{
+    certificates::CA,
+    harness::{POWERLESS, SOON, TOKEN, TestNode, split, until_end},
+};
 
 fn short() -> ConnectionLimits {
     ConnectionLimits {
@@ -107,8 +110,8 @@ async fn huge_headers_are_rejected() {
 }
 
 #[tokio::test]
-async fn unauthenticated_connections_evict_each_other_and_no_authenticated_ones() {
-    let node = TestNode::start(ConnectionLimits { unauthenticated: 10, ..ConnectionLimits::default() }).await;
+async fn unauthorized_connections_evict_each_other_and_no_authorized_ones() {
+    let node = TestNode::start(ConnectionLimits { unauthorized: 10, ..ConnectionLimits::default() }).await;
     let mut known = node.connect(None, rustls::ALL_VERSIONS).await.unwrap();
     let request = format!("GET /healthz HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
     known.write_all(request.as_bytes()).await.unwrap();
@@ -120,17 +123,37 @@ async fn unauthenticated_connections_evict_each_other_and_no_authenticated_ones(
     for _ in 0..200 {
         crowd.push(TcpStream::connect(("127.0.0.1", node.port)).await.unwrap());
     }
-    eventually("the oldest unauthenticated are gone", SOON, || async {
+    eventually("the oldest unauthorized are gone", SOON, || async {
         let (evicted, open) = (node.metrics.evicted.get(), node.metrics.connections.get());
         if evicted >= 190 && open <= 11 { Ok(()) } else { Err(format!("{evicted} evicted, {open} open")) }
     })
     .await;
     closed(&mut crowd[0]).await;
-    // The authenticated connection continues, and a new one is served.
+    // The authorized connection continues, and a new one is served.
     let closing = request.replace("\r\n\r\n", "\r\nConnection: close\r\n\r\n");
     known.write_all(closing.as_bytes()).await.unwrap();
     assert!(until_end(&mut known).await.contains("HTTP/1.1 200 OK"));
     assert_eq!(node.get("/healthz").await.0, 200);
+}
+
+#[tokio::test]
+async fn connections_of_a_caller_without_rights_do_not_keep_the_api_server_out() {
+    let limits = ConnectionLimits { connections: 50, unauthorized: 10, ..ConnectionLimits::default() };
+    let node = TestNode::start(limits).await;
+    let request = format!("GET /pods HTTP/1.1\r\nHost: n\r\nAuthorization: Bearer {POWERLESS}\r\n\r\n");
+    let mut crowd = Vec::new();
+    for _ in 0..50 {
+        let mut stream = node.connect(None, rustls::ALL_VERSIONS).await.unwrap();
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut head = [0; 12];
+        stream.read_exact(&mut head).await.unwrap();
+        assert_eq!(&head, b"HTTP/1.1 403");
+        crowd.push(stream);
+    }
+    let admin = CA.client("admin", 2030);
+    let ask = b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
+    let answer = tokio::time::timeout(SOON, node.send_raw(Some(&admin), ask)).await;
+    assert_eq!(split(&answer.expect("the API server is let in").unwrap()).0, 200);
 }
 
 #[tokio::test]

@@ -1,24 +1,13 @@
 //! Test code: a node that serves its API on a free port, and its clients.
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
-use rcgen::{
-    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    date_time_ymd,
-};
-use rustls::{
-    ClientConfig, RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
-    sign::CertifiedKey,
-};
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName, sign::SingleCertAndKey};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -37,89 +26,28 @@ use vk_server::{
 };
 use vk_supervisor::{Clock, Supervisor, task};
 
+use crate::certificates::{CA, TestCertificate};
+
 /// The token of a user who may do everything.
 pub(crate) const TOKEN: &str = "everything";
+/// The token of a user who may do nothing.
+pub(crate) const POWERLESS: &str = "nothing";
 /// Limit of sessions in tests.
 pub(crate) const SESSIONS: usize = 3;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// The CA of servers and clients.
-pub(crate) static CA: LazyLock<TestCa> = LazyLock::new(|| TestCa::new("authority"));
-
-pub(crate) struct TestCa {
-    pub(crate) pem: String,
-    der: CertificateDer<'static>,
-    issuer: Issuer<'static, KeyPair>,
-}
-
-/// A certificate and its key.
-#[derive(Clone)]
-pub(crate) struct TestCertificate {
-    pub(crate) cert_pem: String,
-    pub(crate) key_pem: String,
-    chain: Vec<CertificateDer<'static>>,
-    key: Vec<u8>,
-}
-
-// === impl TestCa ===
-
-impl TestCa {
-    pub(crate) fn new(name: &str) -> Self {
-        let key = KeyPair::generate().unwrap();
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let certificate = params.self_signed(&key).unwrap();
-        Self { pem: certificate.pem(), der: certificate.der().clone(), issuer: Issuer::new(params, key) }
-    }
-
-    pub(crate) fn serving(&self) -> TestCertificate {
-        let mut params = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
-        self.sign(&params)
-    }
-
-    pub(crate) fn client(&self, user: &str, until: i32) -> TestCertificate {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, user);
-        params.not_before = date_time_ymd(2000, 1, 1);
-        params.not_after = date_time_ymd(until, 1, 1);
-        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign(&params)
-    }
-
-    fn sign(&self, params: &CertificateParams) -> TestCertificate {
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        TestCertificate {
-            cert_pem: certificate.pem(),
-            key_pem: key.serialize_pem(),
-            chain: vec![certificate.der().clone()],
-            key: key.serialize_der(),
-        }
-    }
-}
-
-// === impl TestCertificate ===
-
-impl TestCertificate {
-    fn key(&self) -> PrivateKeyDer<'static> {
-        PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(self.key.clone()))
-    }
-
-    pub(crate) fn certified_key(&self) -> Arc<CertifiedKey> {
-        let provider = rustls::crypto::aws_lc_rs::default_provider();
-        Arc::new(CertifiedKey::from_der(self.chain.clone(), self.key(), &provider).unwrap())
-    }
-}
-
-/// Accepts one token, and allows everything to its user and to `admin`.
+/// Accepts two tokens, and allows everything to the user of the first and to `admin`.
 struct FakeReviewer;
 
 #[async_trait]
 impl Reviewer for FakeReviewer {
     async fn review_token(&self, token: &str) -> std::result::Result<Option<UserInfo>, vk_kube::Error> {
-        Ok((token == TOKEN).then(|| UserInfo { name: "bearer".to_owned(), ..UserInfo::default() }))
+        let name = match token {
+            TOKEN => "bearer",
+            POWERLESS => "powerless",
+            _ => return Ok(None),
+        };
+        Ok(Some(UserInfo { name: name.to_owned(), ..UserInfo::default() }))
     }
 
     async fn review_access(&self, access: &AccessRequest) -> std::result::Result<bool, vk_kube::Error> {
@@ -283,7 +211,10 @@ impl TestNode {
             .unwrap()
             .with_root_certificates(roots);
         let config = match client {
-            Some(pair) => builder.with_client_auth_cert(pair.chain.clone(), pair.key()).unwrap(),
+            // Without the checks of rustls, which refuses certificates of version 1.
+            Some(pair) => {
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified_key())))
+            }
             None => builder.with_no_client_auth(),
         };
         let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;

@@ -3,8 +3,10 @@
 // The lint exempts test functions only, not the functions they call.
 #![allow(clippy::unwrap_used)]
 
+mod certificates;
 mod connection;
 mod harness;
+mod plain;
 mod routes;
 mod session;
 mod tls;

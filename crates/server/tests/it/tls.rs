@@ -2,18 +2,23 @@
 
 use std::{fs, sync::Arc};
 
+use rcgen::{BasicConstraints, CertificateParams, ExtendedKeyUsagePurpose, IsCa, KeyUsagePurpose};
+use tokio::io::AsyncWriteExt as _;
 use vk_server::{
     ConnectionLimits,
-    tls::{certificate_files::CertificateFiles, self_signed},
+    tls::{certificate_files::CertificateFiles, client_ca::ClientCa, self_signed},
 };
 use vk_supervisor::Clock;
 
-use crate::harness::{CA, SOON, TestCa, TestCertificate, TestNode, split};
+use crate::{
+    certificates::{CA, TestCa, TestCertificate},
+    harness::{SOON, TestNode, split, until_end},
+};
+
+const HEALTH: &[u8] = b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n";
 
 async fn code(node: &TestNode, client: &TestCertificate) -> u16 {
-    let answer =
-        node.send_raw(Some(client), b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n").await;
-    split(&answer.unwrap()).0
+    split(&node.send_raw(Some(client), HEALTH).await.unwrap()).0
 }
 
 #[tokio::test]
@@ -26,6 +31,81 @@ async fn a_client_certificate_is_accepted_while_it_is_valid() {
     assert_eq!(code(&node, &CA.serving()).await, 401, "not a client certificate");
     assert_eq!(code(&node, &TestCa::new("another").client("admin", 2030)).await, 401);
     assert_eq!(code(&node, &CA.client("", 2030)).await, 401, "no user name");
+}
+
+#[tokio::test]
+async fn a_client_certificate_of_version_1_counts_as_with_a_kubelet() {
+    let node = TestNode::start(ConnectionLimits::default()).await;
+    let other = TestCa::new("authority");
+    let admin = CA.client_of_version_1("admin", 2030);
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        // 0 if there is no response at all.
+        let code = async |client: &TestCertificate| {
+            let Ok(mut stream) = node.connect(Some(client), &[version]).await else { return 0 };
+            if stream.write_all(HEALTH).await.is_err() {
+                return 0;
+            }
+            split(&until_end(&mut stream).await).0
+        };
+        assert_eq!(code(&admin).await, 200, "{version:?}");
+        assert_eq!(code(&CA.client_of_version_1("somebody", 2030)).await, 403, "{version:?}");
+        assert_eq!(code(&CA.client_of_version_1("admin", 2025)).await, 401, "{version:?}: it has expired");
+        let forged = other.client_of_version_1("admin", 2030);
+        assert_eq!(code(&forged).await, 401, "{version:?}: another CA of the same name");
+        assert_eq!(code(&admin.with_key_of(&forged)).await, 0, "{version:?}: the key of another");
+    }
+}
+
+#[test]
+fn a_certificate_of_version_1_counts_only_if_its_ca_may_issue_it() {
+    let now = "2026-06-01T00:00:00Z".parse().unwrap();
+    let outcome = |change: &dyn Fn(&mut CertificateParams)| {
+        let authority = TestCa::with("authority", change);
+        let client_ca = ClientCa::default();
+        client_ca.replace(authority.pem.as_bytes()).unwrap();
+        client_ca.verify(&authority.client_of_version_1("admin", 2030).chain, now)
+    };
+    let ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    assert_eq!(outcome(&|params| params.is_ca = ca.clone()), Ok(()));
+    let good = outcome(&|params| {
+        params.is_ca = ca.clone();
+        params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+    });
+    assert_eq!(good, Ok(()));
+    let refusals: [(&dyn Fn(&mut CertificateParams), &str); 5] = [
+        (&|params| params.is_ca = IsCa::NoCa, "not a CA"),
+        (&|params| params.is_ca = IsCa::ExplicitNoCa, "not a CA"),
+        (
+            &|params| {
+                params.is_ca = ca.clone();
+                params.key_usages = vec![KeyUsagePurpose::CrlSign];
+            },
+            "may not sign",
+        ),
+        (
+            &|params| {
+                params.is_ca = ca.clone();
+                params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+            },
+            "client certificates",
+        ),
+        (
+            &|params| {
+                params.is_ca = ca.clone();
+                params.not_after = rcgen::date_time_ymd(2025, 1, 1);
+            },
+            "valid from",
+        ),
+    ];
+    for (change, words) in refusals {
+        let reason = outcome(change).unwrap_err();
+        assert!(reason.contains(words), "{reason}");
+    }
+    let stranger = TestCa::new("another").client_of_version_1("admin", 2030);
+    let client_ca = ClientCa::default();
+    client_ca.replace(CA.pem.as_bytes()).unwrap();
+    assert!(client_ca.verify(&stranger.chain, now).unwrap_err().contains("not issued by a trusted CA"));
 }
 
 #[tokio::test]

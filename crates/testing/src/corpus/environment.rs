@@ -106,7 +106,10 @@ impl<H: Host> NodeEnvironment<H> {
 
 /// Starts a control plane and a registry, and creates the host files of the cases.
 async fn start_services(resources: &HostResources) -> (ControlPlane, Registry) {
-    let cluster = Box::pin(ControlPlane::start(Options::default())).await.expect("a control plane");
+    // The kubelet publishes a host name that does not resolve.
+    let addresses = "--kubelet-preferred-address-types=InternalIP";
+    let options = Options { extra_api_server_args: vec![addresses.to_owned()], ..Options::default() };
+    let cluster = Box::pin(ControlPlane::start(options)).await.expect("a control plane");
     let mut images: Vec<Image> = (1..=3)
         .map(|tag| {
             // Each with different contents: access to an image is checked by its digest, not its name.

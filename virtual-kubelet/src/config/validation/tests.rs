@@ -1,5 +1,3 @@
-use std::net::IpAddr;
-
 use super::*;
 use crate::config::{Layer, Os};
 
@@ -46,7 +44,8 @@ fn the_defaults_are_those_of_the_go_original_and_the_kubelet() {
     let taint = &node.taints[0];
     assert_eq!((taint.key.as_str(), taint.value.as_deref()), ("virtual-kubelet.io/provider", Some("mock")));
     assert_eq!(taint.effect, "NoSchedule");
-    assert_eq!(config.metrics_addr, Some(Listen { address: None, port: 10_255 }));
+    let loopback = Listen { address: Some(IpAddr::from([127, 0, 0, 1])), port: 10_255 };
+    assert_eq!(config.metrics_addr, Some(loopback));
     assert_eq!(config.timing.lease.duration, Duration::from_secs(40));
     assert_eq!(config.timing.status_interval, Duration::from_mins(5));
     assert_eq!(config.streaming.idle_timeout, Duration::from_hours(4));
@@ -62,7 +61,8 @@ fn a_dump_can_be_read_back() {
         "port: 20000\nlabels: {a: b}\nproviderConfig: {x: 1}\nmetricsAddr: 'off'\nstartupTimeout: 1m\n\
          tls: {certFile: c, keyFile: k, clientCAFile: ca}\n\
          nodes:\n- {count: 3, namePattern: 'vk-{}'}\n- {name: other, provider: cri, providerConfig: mock.yaml, \
-         taints: [{key: x, value: '', effect: NoExecute}], disableTaint: true, address: 127.0.0.1, internalIP: 10.0.0.1}\n",
+         taints: [{key: x, value: '', effect: NoExecute}], disableTaint: true, address: 127.0.0.1, internalIP: 10.0.0.1, \
+         hostname: vk.example.com}\n",
     );
     let text = serde_saphyr::to_string(&config.to_settings()).unwrap();
     assert_eq!(resolve_yaml(&text).unwrap(), config, "{text}");
@@ -72,7 +72,8 @@ fn a_dump_can_be_read_back() {
 fn a_node_inherits_unset_values() {
     let config = good(
         "os: windows\nlabels: {a: '1', b: '1'}\ntaint: {key: k, effect: NoExecute}\nproviderConfig: mock.yaml\n\
-         internalIP: 10.0.0.1\nnodes:\n- {name: a, labels: {b: '2'}, taint: {value: v}}\n- {name: b, provider: cri, os: Linux}\n",
+         internalIP: 10.0.0.1\nhostname: vk.example.com\nnodes:\n- {name: a, labels: {b: '2'}, taint: {value: v}}\n\
+         - {name: b, provider: cri, os: Linux, hostname: b.example.com}\n",
     );
     let [a, b] = config.nodes.as_slice() else { panic!() };
     assert_eq!((a.os, b.os), (Os::Windows, Os::Linux));
@@ -80,6 +81,8 @@ fn a_node_inherits_unset_values() {
     assert_eq!((a.taints[0].key.as_str(), a.taints[0].value.as_deref()), ("k", Some("v")));
     assert_eq!((b.taints[0].value.as_deref(), b.taints[0].effect.as_str()), (Some("cri"), "NoExecute"));
     assert_eq!(a.internal_ip, Some(IpAddr::from([10, 0, 0, 1])));
+    let hostnames = [a, b].map(|node| node.hostname.as_deref().unwrap());
+    assert_eq!(hostnames, ["vk.example.com", "b.example.com"]);
     assert_eq!(a.provider_config.path(), Some(Path::new("mock.yaml")));
     // It was written for another provider.
     assert_eq!(b.provider_config, vk_provider::Config::Default);

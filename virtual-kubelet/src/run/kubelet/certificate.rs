@@ -21,17 +21,22 @@ pub(super) fn of_node(served: &ServedNode<'_>, shared: &Inner) -> Result<Serving
     if !shared.config.tls.request {
         return Ok(serving);
     }
-    let (wanted, requested) = watch::channel(CertificateSpec::serving(&name, [name.clone()], [address]));
     let store =
         CertificateStore::new(shared.config.state_dir.join("pki").join(format!("{name}.serving.pem")));
-    let renewer = Renewer::new(shared.client.clone(), requested, store, clock);
-    let status = renewer.status();
+    let (client, hostname, external) =
+        (shared.client.clone(), served.hostname.clone(), served.node.external_ip);
     let (slot, seen) = (serving.clone(), served.observed_node.clone());
     let span = info_span!(parent: None, "node", node = %name);
+    let task = format!("serving certificate of {name}");
     let work = async move {
-        tokio::join!(renewer.run(), follow(status, slot, own), addresses(seen, wanted));
+        // What the Node will show, so that its first observation does not change the request.
+        let addresses = [address].into_iter().chain(external);
+        let (wanted, requested) = watch::channel(CertificateSpec::serving(&name, hostname.await, addresses));
+        let renewer = Renewer::new(client, requested, store, clock);
+        let status = renewer.status();
+        tokio::join!(renewer.run(), follow(status, slot, own), follow_addresses(seen, wanted));
     };
-    spawn_until_stop(&served.supervisor, &format!("serving certificate of {name}"), work.instrument(span));
+    spawn_until_stop(&served.supervisor, &task, work.instrument(span));
     Ok(serving)
 }
 
@@ -62,7 +67,10 @@ async fn follow(
 }
 
 /// Updates the certificate request when the Node's addresses change.
-async fn addresses(mut seen: watch::Receiver<Option<Arc<Node>>>, wanted: watch::Sender<CertificateSpec>) {
+async fn follow_addresses(
+    mut seen: watch::Receiver<Option<Arc<Node>>>,
+    wanted: watch::Sender<CertificateSpec>,
+) {
     while seen.changed().await.is_ok() {
         let Some(node) = seen.borrow_and_update().clone() else { continue };
         let (names, ips) = reachable_at(&node);
@@ -131,7 +139,7 @@ mod tests {
         let (sender, observed) = watch::channel(None);
         let first = CertificateSpec::serving("vk", ["vk".to_owned()], ["10.0.0.1".parse().unwrap()]);
         let (wanted, mut requested) = watch::channel(first.clone());
-        let mut following = std::pin::pin!(addresses(observed, wanted));
+        let mut following = std::pin::pin!(follow_addresses(observed, wanted));
         let mut see = async |addresses: &[(&str, &str)]| {
             sender.send_replace(node(addresses));
             let step = std::time::Duration::from_millis(50);

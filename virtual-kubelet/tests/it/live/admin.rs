@@ -1,11 +1,21 @@
 //! `/healthz`, `/readyz` and `/metrics`.
 
+use std::collections::BTreeSet;
+
 use k8s_openapi::{
-    api::coordination::v1::{Lease, LeaseSpec},
+    api::{
+        coordination::v1::{Lease, LeaseSpec},
+        core::v1::{Pod, Secret},
+    },
     apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta},
 };
+use kube::{
+    Api,
+    api::{ListParams, PostParams},
+};
+use serde_json::json;
 use vk_supervisor::Clock;
-use vk_testing::{ControlPlane, kubectl};
+use vk_testing::{ControlPlane, eventually, kubectl};
 
 use super::{SOON, answers, becomes_ready, leases, ports, run};
 
@@ -65,6 +75,65 @@ async fn metrics_count_what_the_node_does_in_open_metrics() {
     }
     assert!(body.contains("virtual_kubelet_node_ready{node=\"counted\"} 1\n"), "{body}");
     well_formed(body);
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn the_admin_port_names_nodes_and_no_pods_namespaces_or_secrets() {
+    let cluster = ControlPlane::shared().await;
+    let namespace = cluster.namespace("confidential").await.unwrap();
+    let port = ports(1);
+    let admin = format!("127.0.0.1:{port}");
+    let _process = run(cluster, &["--nodename", "discreet", "--metrics-addr", &admin]).start();
+    becomes_ready(cluster, "discreet").await;
+    let secrets = Api::<Secret>::namespaced(cluster.admin().unwrap(), namespace.name());
+    let secret = json!({"metadata": {"name": "hush-name"}, "stringData": {"hush-key": "hush-value"}});
+    secrets.create(&PostParams::default(), &serde_json::from_value(secret).unwrap()).await.unwrap();
+    let pods = Api::<Pod>::namespaced(cluster.admin().unwrap(), namespace.name());
+    let reference = json!({"secretKeyRef": {"name": "hush-name", "key": "hush-key"}});
+    let pod = json!({
+        "metadata": {"name": "hush-pod"},
+        "spec": {
+            "nodeName": "discreet",
+            "automountServiceAccountToken": false,
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{
+                "name": "hush-container",
+                "image": "hush-image",
+                "env": [{"name": "HUSH", "valueFrom": reference}],
+            }],
+        },
+    });
+    pods.create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+    eventually("the pod runs", SOON, || async {
+        let list = pods.list(&ListParams::default()).await.map_err(|error| error.to_string())?;
+        let phase = list.items.first().and_then(|pod| pod.status.as_ref()?.phase.clone());
+        if phase.as_deref() == Some("Running") { Ok(()) } else { Err(format!("{phase:?}")) }
+    })
+    .await;
+    for (path, code) in [
+        ("/healthz", 200),
+        ("/readyz", 200),
+        ("/metrics", 200),
+        ("/", 404),
+        ("/pods", 404),
+        ("/configz", 404),
+    ] {
+        let answer = answers(port, path, code, SOON).await;
+        for word in ["hush", "confidential"] {
+            assert!(!answer.to_lowercase().contains(word), "{path}: {word} in {answer}");
+        }
+    }
+    // What a metric is about: a new label has to be thought about.
+    let body = answers(port, "/metrics", 200, SOON).await;
+    let labels: BTreeSet<&str> = body
+        .lines()
+        .filter_map(|line| line.split_once('{')?.1.split_once('}'))
+        .flat_map(|(labels, _)| labels.split(',').filter_map(|label| Some(label.split_once('=')?.0)))
+        .collect();
+    let harmless = ["code", "kind", "le", "node", "purpose", "resource", "result", "route", "verb"];
+    let other: Vec<_> = labels.into_iter().filter(|label| !harmless.contains(label)).collect();
+    assert!(other.is_empty(), "{other:?}");
 }
 
 fn value(sample: &str) -> f64 {

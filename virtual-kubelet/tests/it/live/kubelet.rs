@@ -1,5 +1,6 @@
 //! The kubelet API of a running command: through the API server with kubectl, and directly.
 
+mod addresses;
 mod clients;
 mod direct_requests;
 mod go_original;
@@ -33,7 +34,7 @@ struct Served<'a> {
 impl<'a> Served<'a> {
     async fn start(cluster: &'a ControlPlane, node: &str, flags: &[&str]) -> Self {
         let folder = TempDir::new().unwrap();
-        let certificate = cluster.serving_certificate(node, &["127.0.0.1", node]).unwrap();
+        let certificate = cluster.serving_certificate(node, &["127.0.0.1", "localhost", node]).unwrap();
         let (cert, key) = write_pair(&folder, &certificate);
         let port = ports(1);
         let given = [

@@ -85,7 +85,9 @@ async fn a_killed_process_is_followed_at_once_by_the_next_one_on_the_same_node()
     let cluster = ControlPlane::shared().await;
     let port = ports(1);
     let admin = format!("127.0.0.1:{port}");
-    let flags = ["--nodename", "again", "--metrics-addr", admin.as_str()];
+    let kubelet = ports(1).to_string();
+    let flags =
+        ["--nodename", "again", "--metrics-addr", admin.as_str(), "--no-port", "--port", kubelet.as_str()];
     let mut first = run(cluster, &flags).start();
     let before = becomes_ready(cluster, "again").await;
     first.kill();

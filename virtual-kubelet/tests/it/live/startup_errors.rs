@@ -7,9 +7,9 @@ use std::{
 
 use serde_json::json;
 use tempfile::TempDir;
-use vk_testing::ControlPlane;
+use vk_testing::{ControlPlane, eventually};
 
-use super::{SOON, changed_kubeconfig, exists, ports, run, run_as, token_kubeconfig};
+use super::{SOON, answers, changed_kubeconfig, exists, ports, run, run_as, token_kubeconfig};
 use crate::vk;
 
 const QUIET: [&str; 2] = ["--log-level", "error"];
@@ -124,8 +124,8 @@ async fn a_provider_configuration_with_a_mistake() {
     assert!(!exists(cluster, "mistaken").await);
 }
 
-#[test]
-fn a_port_that_is_taken() {
+#[tokio::test]
+async fn a_port_that_stays_taken() {
     let folder = TempDir::new().unwrap();
     let kubeconfig = token_kubeconfig(folder.path(), "https://127.0.0.1:1");
     let port = ports(1);
@@ -133,8 +133,25 @@ fn a_port_that_is_taken() {
     let number = port.to_string();
 
     let admin = format!("127.0.0.1:{port}");
-    let outcome = run_as(&kubeconfig, &["--metrics-addr", &admin]).run();
-    outcome.refused(1, &[&["cannot listen on", &admin, "in use"]]);
-    let outcome = run_as(&kubeconfig, &["--nodename", "late", "--no-port", "--port", &number]).run();
-    outcome.refused(1, &[&["node late", "kubelet API", &format!(":{port}"), "in use"]]);
+    let mut first = run_as(&kubeconfig, &["--metrics-addr", &admin]).start();
+    let mut second = run_as(&kubeconfig, &["--nodename", "late", "--no-port", "--port", &number]).start();
+    first.end(SOON).await.failed(1, &["cannot listen on", &admin, "in use"]);
+    second.end(SOON).await.failed(1, &["node late", "kubelet API", &format!(":{port}"), "in use"]);
+}
+
+#[tokio::test]
+async fn a_port_that_becomes_free_a_moment_later() {
+    let folder = TempDir::new().unwrap();
+    let kubeconfig = token_kubeconfig(folder.path(), "https://127.0.0.1:1");
+    let port = ports(1);
+    let taken = TcpListener::bind((Ipv6Addr::UNSPECIFIED, port)).unwrap();
+    let admin = format!("127.0.0.1:{port}");
+    let mut process = run_as(&kubeconfig, &["--metrics-addr", &admin, "--startup-timeout", "0"]).start();
+    eventually("the process waits for the port", SOON, || {
+        let (stderr, running) = (process.stderr(), process.is_running());
+        async move { if running && stderr.contains("in use") { Ok(()) } else { Err(stderr) } }
+    })
+    .await;
+    drop(taken);
+    answers(port, "/healthz", 200, SOON).await;
 }

@@ -12,6 +12,7 @@ fn config() -> NodeConfig {
         name: "node".to_owned(),
         internal_ip: [192, 0, 2, 1].into(),
         external_ip: None,
+        hostname: None,
         kubelet_port: 10_250,
         operating_system: "linux".to_owned(),
         kubelet_version: "v1".to_owned(),

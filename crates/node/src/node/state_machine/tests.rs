@@ -56,6 +56,7 @@ fn desired() -> DesiredNode {
         name: "vk".into(),
         internal_ip: [10, 0, 0, 1].into(),
         external_ip: None,
+        hostname: None,
         kubelet_port: 10250,
         operating_system: "linux".into(),
         kubelet_version: "v1.36.4-vk-0.1.0".into(),

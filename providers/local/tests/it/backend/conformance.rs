@@ -1,6 +1,6 @@
 //! The conformance suite for providers, with real containers.
 
-use std::{collections::VecDeque, fs, sync::Arc, time::Duration};
+use std::{collections::VecDeque, fs, path::PathBuf, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::{StreamExt, future::join_all};
@@ -31,6 +31,8 @@ struct LocalSubject {
     test_backend: TestBackend,
     config: Value,
     context: Mutex<Option<Context>>,
+    /// The folder of the suite, which it removes.
+    folder: Mutex<Option<PathBuf>>,
 }
 
 impl LocalSubject {
@@ -43,7 +45,7 @@ impl LocalSubject {
             "cgroupRoot": test_backend.cgroup(),
             "network": "bridge",
         });
-        Self { test_backend, config, context: Mutex::default() }
+        Self { test_backend, config, context: Mutex::default(), folder: Mutex::default() }
     }
 
     /// Removes everything of the case, as the end of `dev` does; returns what is left.
@@ -54,13 +56,20 @@ impl LocalSubject {
                 .await
                 .expect("everything can be removed");
         }
-        self.test_backend.leftovers()
+        let folder = self.folder.lock().take().filter(|folder| folder.exists());
+        let mut left = self.test_backend.leftovers();
+        left.extend(folder.map(|folder| folder.display().to_string()));
+        left
     }
 }
 
 #[async_trait]
 impl Subject for LocalSubject {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
+        *self.folder.lock() = Some(context.state_dir.clone());
+        // The suite removes its folder before everything else of the case is removed, which would make it again.
+        let root = self.test_backend.root();
+        let context = Context { state_dir: root.clone(), shared_dir: root, ..context };
         *self.context.lock() = Some(context.clone());
         let program = Program { path: env!("CARGO_BIN_EXE_vk-local-shim").into(), args: vec![] };
         let factory = LocalFactory::with_program(program);

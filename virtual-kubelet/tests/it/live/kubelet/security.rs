@@ -301,6 +301,33 @@ async fn exec_and_attach_and_port_forward_refuse_what_is_not_there_in_the_kubele
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
+async fn a_failed_handshake_and_a_rejected_certificate_are_one_log_line_each_that_says_why() {
+    let served = Served::start(ControlPlane::shared().await, "explaining", &[]).await;
+    let lines = |words: [&str; 2]| {
+        let stderr = served.process.stderr();
+        stderr.lines().filter(|line| words.iter().all(|word| line.contains(word))).count()
+    };
+    let told = async |words: [&str; 2]| {
+        eventually(&format!("{words:?} is logged"), SOON, || async {
+            if lines(words) == 1 { Ok(()) } else { Err(served.process.stderr()) }
+        })
+        .await;
+    };
+    let mut plain = std::net::TcpStream::connect(("127.0.0.1", served.port)).unwrap();
+    plain.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").unwrap();
+    told(["TLS handshake failed", "InvalidContentType"]).await;
+    // A client that does not know who signed the node's certificate.
+    let elsewhere = ControlPlane::shared_with_signing().await;
+    Caller::default().call(elsewhere.ca_pem(), served.port, "/healthz").unwrap_err();
+    told(["TLS handshake failed", "alert"]).await;
+    let expired = served.cluster.expired_client_certificate("admin").unwrap();
+    assert_eq!(served.call(&Caller::with_certificate(expired), "/healthz").code, 401);
+    told(["client certificate rejected", "expired"]).await;
+    assert_eq!(lines(["TLS handshake failed", ""]), 2, "{}", served.process.stderr());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
 async fn clients_that_vanish_leave_no_session_behind() {
     let served = Served::start(ControlPlane::shared().await, "abandoned", &[]).await;
     let stage = served.stage().await;

@@ -1,5 +1,5 @@
-//! Limits connections without an authenticated request. One too many closes the oldest of them: unauthenticated clients can
-//! displace each other, but nobody else.
+//! Limits connections without an authorized request. One too many closes the oldest of them: callers without rights can
+//! displace each other, but nobody else. A valid token alone does not count: every ServiceAccount has one.
 
 use std::{
     collections::BTreeMap,
@@ -10,44 +10,44 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use prometheus_client::metrics::counter::Counter;
 use tokio_util::sync::CancellationToken;
 
-use crate::Metrics;
-
-/// Connections of one node without an authenticated request.
+/// Connections of one node without an authorized request.
 pub(super) const DEFAULT_LIMIT: usize = 1_000;
 
 #[derive(Clone)]
-pub(super) struct UnauthenticatedLimiter(Arc<LimiterState>);
+pub(super) struct UnauthorizedLimiter(Arc<LimiterState>);
 
 struct LimiterState {
     limit: usize,
     next_id: AtomicU64,
     connections: Mutex<BTreeMap<u64, CancellationToken>>,
-    metrics: Metrics,
+    /// Counts the connections that were closed.
+    evicted: Counter,
 }
 
-/// A connection, unauthenticated until released.
-pub(super) struct UnauthenticatedGuard {
-    limiter: UnauthenticatedLimiter,
+/// A connection, unauthorized until released.
+pub(super) struct UnauthorizedGuard {
+    limiter: UnauthorizedLimiter,
     id: u64,
     evicted: CancellationToken,
 }
 
-// === impl UnauthenticatedLimiter ===
+// === impl UnauthorizedLimiter ===
 
-impl UnauthenticatedLimiter {
-    pub(super) fn new(limit: usize, metrics: Metrics) -> Self {
+impl UnauthorizedLimiter {
+    pub(super) fn new(limit: usize, evicted: Counter) -> Self {
         let state = LimiterState {
             limit: limit.max(1),
             next_id: AtomicU64::default(),
             connections: Mutex::default(),
-            metrics,
+            evicted,
         };
         Self(Arc::new(state))
     }
 
-    pub(super) fn register(&self) -> UnauthenticatedGuard {
+    pub(super) fn register(&self) -> UnauthorizedGuard {
         let id = self.0.next_id.fetch_add(1, Ordering::Relaxed);
         let evicted = CancellationToken::new();
         let mut connections = self.0.connections.lock();
@@ -55,16 +55,16 @@ impl UnauthenticatedLimiter {
         while connections.len() > self.0.limit {
             let Some((_, oldest)) = connections.pop_first() else { break };
             oldest.cancel();
-            self.0.metrics.evicted.inc();
+            self.0.evicted.inc();
         }
-        UnauthenticatedGuard { limiter: self.clone(), id, evicted }
+        UnauthorizedGuard { limiter: self.clone(), id, evicted }
     }
 }
 
-// === impl UnauthenticatedGuard ===
+// === impl UnauthorizedGuard ===
 
-impl UnauthenticatedGuard {
-    /// Stops counting the connection: it is authenticated or closed.
+impl UnauthorizedGuard {
+    /// Stops counting the connection: a request was authorized, or it is closed.
     pub(super) fn release(&self) {
         self.limiter.0.connections.lock().remove(&self.id);
     }
@@ -75,7 +75,7 @@ impl UnauthenticatedGuard {
     }
 }
 
-impl Drop for UnauthenticatedGuard {
+impl Drop for UnauthorizedGuard {
     fn drop(&mut self) {
         self.release();
     }
@@ -86,19 +86,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_connection_too_many_evicts_the_oldest_and_never_an_authenticated_one() {
-        let limiter = UnauthenticatedLimiter::new(2, Metrics::default());
-        let authenticated = limiter.register();
-        authenticated.release();
-        let guards: Vec<UnauthenticatedGuard> = (0..3).map(|_| limiter.register()).collect();
+    fn one_connection_too_many_evicts_the_oldest_and_never_an_authorized_one() {
+        let limiter = UnauthorizedLimiter::new(2, Counter::default());
+        let authorized = limiter.register();
+        authorized.release();
+        let guards: Vec<UnauthorizedGuard> = (0..3).map(|_| limiter.register()).collect();
         let gone: Vec<bool> = guards.iter().map(|guard| guard.evicted.is_cancelled()).collect();
         assert_eq!(gone, [true, false, false]);
-        assert!(!authenticated.evicted.is_cancelled());
+        assert!(!authorized.evicted.is_cancelled());
     }
 
     #[test]
     fn a_closed_connection_makes_room() {
-        let limiter = UnauthenticatedLimiter::new(1, Metrics::default());
+        let limiter = UnauthorizedLimiter::new(1, Counter::default());
         drop(limiter.register());
         let second = limiter.register();
         assert!(!second.evicted.is_cancelled());
