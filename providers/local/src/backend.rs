@@ -28,7 +28,7 @@ mod sandbox;
 mod signal;
 mod usage;
 
-use std::{collections::BTreeMap, future::Future, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{future::Future, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -126,7 +126,7 @@ pub(crate) struct Inner {
     store: Mutex<ContainerStore>,
     tasks: Mutex<JoinSet<()>>,
     events: Arc<UnixDatagram>,
-    layers: Mutex<BTreeMap<String, usage::LayerUsage>>,
+    layers: usage::LayerSizes,
 }
 
 // === impl Inner ===
@@ -172,7 +172,7 @@ impl LocalBackend {
             store: Mutex::default(),
             tasks: Mutex::default(),
             events,
-            layers: Mutex::default(),
+            layers: usage::LayerSizes::default(),
             settings,
         };
         let local = Self { inner: Arc::new(inner) };
