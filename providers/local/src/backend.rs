@@ -12,6 +12,9 @@
 //! when this process was killed; the next start removes it. Only this directory and the cgroups named by a record or
 //! draft are ever removed.
 //!
+//! No file has the command line or the environment of a container, which may contain Secrets: this process keeps them
+//! until the container is started, its shim as long as it runs.
+//!
 //! An operation that changes state runs to completion even if its caller gives up, so that no sandbox is left half
 //! made.
 

@@ -5,5 +5,6 @@ mod lifecycle;
 mod limits;
 mod process;
 mod restart;
+mod secrets;
 mod termination;
 mod test_backend;
