@@ -45,6 +45,8 @@ use crate::{cgroup::HostCgroups, files, isolation::Isolation, procfs, sys};
 const SOCKET: &str = "shim.sock";
 /// Time limit for creating a container.
 const CREATE_LIMIT: Duration = Duration::from_mins(2);
+/// How often an exit that could not be written is written again.
+const SAVE_RETRY: Duration = Duration::from_secs(1);
 /// How long to read output after the container exited; nothing can write any more.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
@@ -166,6 +168,7 @@ impl ContainerSupervisor {
         mask.thread_block()?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         state::write(Path::new("."), &StateFile::Starting { pid: None, ticks: None })?;
+        state::reserve(Path::new("."))?;
         let _ = fs::remove_file(SOCKET);
         let listener = UnixListener::bind(SOCKET)?;
         listener.set_nonblocking(true)?;
@@ -178,8 +181,8 @@ impl ContainerSupervisor {
             program,
             _binary: binary,
             launch,
-            clock,
             process,
+            clock,
             signals,
             listener,
             children: Children::default(),
@@ -319,9 +322,20 @@ impl ContainerSupervisor {
         }
     }
 
-    fn save_exit(&self, exit: &ContainerExit) {
-        if let Err(error) = state::write(Path::new("."), &StateFile::Exited(exit.clone())) {
-            print_error(format_args!("{} write the exit: {error}", self.clock.now()));
+    /// Records the exit. Its space is reserved; if it cannot be written nevertheless, this process stays until it can:
+    /// otherwise nobody would know the exit code.
+    fn save_exit(&mut self, exit: &ContainerExit) {
+        let exited = StateFile::Exited(exit.clone());
+        let mut failed = false;
+        while let Err(error) = state::write(Path::new("."), &exited) {
+            if !std::mem::replace(&mut failed, true) {
+                print_error(format_args!("{} write the exit: {error}", self.clock.now()));
+            }
+            // The directory is removed with a container that is removed by force.
+            if matches!(error.kind(), io::ErrorKind::NotFound) {
+                break;
+            }
+            self.poll_once(Some(SAVE_RETRY));
         }
         let _ = fs::remove_file(SOCKET);
         self.send_event();

@@ -80,7 +80,7 @@ impl ContainerSupervisor {
     }
 
     /// Waits for events once, and handles them.
-    fn poll_once(&mut self, limit: Option<Duration>) {
+    pub(super) fn poll_once(&mut self, limit: Option<Duration>) {
         for source in self.wait_for_events(limit) {
             match source {
                 EventSource::Signals => {
