@@ -155,7 +155,7 @@ impl Inner {
             .map_err(|error| error::io_error("failed to set sysctls", &error))?;
         if record.config.security.namespaces.pid == Share::Pod {
             let join: Vec<PathBuf> = record.pins.iter().map(|name| directory.join(name)).collect();
-            shim::start_pause_process(&self.settings.program, directory, &join)
+            shim::start_pause_process(&self.settings.program, directory, &self.shims_cgroup(), &join)
                 .await
                 .map_err(|error| error::io_error("failed to start the pause process", &error))?;
             record.pause = true;
