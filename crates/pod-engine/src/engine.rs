@@ -14,6 +14,7 @@ mod health;
 mod housekeeping;
 mod mounts;
 mod observer;
+mod pod_cgroups;
 mod pod_handle;
 mod relist;
 mod removal;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use vk_pod_engine::{
+    cgroup::{HostCgroups, MOUNT_POINT},
+    config::EngineConfig,
     engine::Engine,
     host::{Host, HostNode},
 };
@@ -66,8 +68,12 @@ impl Factory for CriFactory {
         let config = &settings.engine;
         let host = Host::local(config.node_dir(&context));
         let clock = Clock::system();
-        let cgroup_root = config.cgroup_root.clone();
-        let engine_settings = config.engine_settings(&context, &host, settings.log_root(), cgroup_root)?;
+        if let Err(error) = host.protect_from_oom_killer() {
+            tracing::debug!(%error, "the OOM killer does not spare this process");
+        }
+        let (cgroup_root, cgroups) = pod_cgroups(config, &context);
+        let engine_settings =
+            config.engine_settings(&context, &host, settings.log_root(), cgroup_root, cgroups)?;
         let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &context.supervisor)?;
         engine.connect().await;
         let node = HostNode::new(engine, host, config.reserved, config.max_pods, clock);
@@ -84,6 +90,22 @@ impl Factory for CriFactory {
         };
         let host = Host::local(settings.engine.node_dir(&context));
         doctor::examine(&settings, &context.node_name, &host).await
+    }
+}
+
+/// The parent cgroup of pods, and the host's cgroups in which the engine creates those of pods with their limits. If it cannot, only
+/// a configured parent is passed to the runtime.
+fn pod_cgroups(config: &EngineConfig, context: &Context) -> (Option<String>, Option<HostCgroups>) {
+    let cgroups = HostCgroups::detect(MOUNT_POINT).and_then(|cgroups| {
+        cgroups.check_writable()?;
+        Ok(cgroups)
+    });
+    match cgroups {
+        Ok(cgroups) => (Some(config.cgroup_root(context)), Some(cgroups)),
+        Err(error) => {
+            tracing::warn!(%error, "the cgroups of pods are left to the runtime: pod-level limits and `reserved` are not enforced");
+            (config.cgroup_root.clone(), None)
+        }
     }
 }
 

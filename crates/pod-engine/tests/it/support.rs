@@ -53,6 +53,8 @@ pub(crate) fn settings(folder: &Path, node: &str) -> Settings {
         resolv_conf: "".into(),
         hosts_file: "/etc/hosts".into(),
         cgroup_root: None,
+        cgroups: None,
+        allocatable: vk_pod_engine::backend::Resources::default(),
         memory: 8 << 30,
         oom_score_floor: -999,
         seccomp_default: false,
@@ -68,12 +70,12 @@ pub(crate) fn settings(folder: &Path, node: &str) -> Settings {
 impl TestEngine {
     /// Call it inside a tokio runtime.
     pub(crate) fn new() -> Self {
-        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         Self::behind(SignedDuration::ZERO)
     }
 
     /// With a clock that is behind that of the runtime: as after the clock was set back.
     pub(crate) fn behind(by: SignedDuration) -> Self {
+        let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let mut test = Self {
             runtime: FakeRuntime::new(Clock::following_tokio(start)),
             clock: Clock::following_tokio(start - by),

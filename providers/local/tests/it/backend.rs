@@ -3,6 +3,7 @@
 mod conformance;
 mod lifecycle;
 mod limits;
+mod pod_limits;
 mod process;
 mod restart;
 mod secrets;
