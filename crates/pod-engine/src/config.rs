@@ -13,6 +13,7 @@ use vk_provider::{Config, Context, Error, Quantity, Result, config::explain};
 
 use crate::{
     Settings,
+    cgroup::HostCgroups,
     host::{Host, ReservedResources},
 };
 
@@ -189,14 +190,27 @@ impl EngineConfig {
         }
     }
 
-    /// The engine's settings on this host, with the provider's log directory and parent cgroup. The runtime records who may use which image;
-    /// otherwise set [`Settings::pull_records`].
+    /// The parent cgroup of the node's pods. Unless one is configured its name is unique, so that no other node or process is in
+    /// it.
+    pub fn cgroup_root(&self, context: &Context) -> String {
+        self.cgroup_root.clone().unwrap_or_else(|| {
+            // Several processes may run nodes with the same name in different directories.
+            let place = self.node_dir(context).into_os_string().into_encoded_bytes();
+            let sum = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &place);
+            let mark = sum.as_ref().iter().take(4).fold(0_u32, |mark, byte| mark << 8 | u32::from(*byte));
+            format!("/virtual-kubelet-{}-{mark:08x}", context.node_name)
+        })
+    }
+
+    /// The engine's settings on this host, with the provider's log directory and the parent cgroup of pods. `cgroups` are those
+    /// in which the engine creates it. The runtime records who may use which image; otherwise set [`Settings::pull_records`].
     pub fn engine_settings(
         &self,
         context: &Context,
         host: &Host,
         log_root: PathBuf,
         cgroup_root: Option<String>,
+        cgroups: Option<HostCgroups>,
     ) -> Result<Settings> {
         let memory = host.memory();
         Ok(Settings {
@@ -210,6 +224,8 @@ impl EngineConfig {
             resolv_conf: self.resolv_conf.clone(),
             hosts_file: PathBuf::from("/etc/hosts"),
             cgroup_root,
+            cgroups,
+            allocatable: host.allocatable_limits(&self.reserved),
             memory: memory.ok_or_else(|| Error::internal("read the memory size from /proc/meminfo"))?,
             oom_score_floor: host.oom_score_floor(),
             seccomp_default: self.seccomp_default,

@@ -15,6 +15,7 @@ mod housekeeping;
 mod image_pulls;
 mod mounts;
 mod observer;
+mod pod_cgroups;
 mod pod_handle;
 mod relist;
 mod removal;

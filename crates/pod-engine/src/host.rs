@@ -11,7 +11,7 @@ use vk_provider::{NodeTemplate, Quantity};
 
 use self::pressure::{PressureTracker, Pressures};
 pub use self::{cgroup_layout::CgroupLayout, node::HostNode};
-use crate::config;
+use crate::{backend::Resources, config, spec};
 
 /// A host, described by its files. They are read on each call: memory and processors can change.
 #[derive(Clone, Debug)]
@@ -135,8 +135,42 @@ impl Host {
         own.and_then(|text| text.trim().parse().ok()).unwrap_or(0)
     }
 
+    /// Makes this process one of the last that the OOM killer ends, as a kubelet does: without it nobody looks after the pods.
+    pub fn protect_from_oom_killer(&self) -> io::Result<()> {
+        fs::write(self.root.join("proc/self/oom_score_adj"), AGENT_OOM_SCORE_ADJ)
+    }
+
+    /// The limits of all pods together: capacity without what is reserved.
+    pub fn allocatable_limits(&self, reserved: &ReservedResources) -> Resources {
+        let (_, allocatable) = self.resources(reserved, 0);
+        let amount = |name: &str| allocatable.get(name).copied();
+        // A limit of 0 would be none.
+        spec::node_limits(amount("cpu"), amount("memory").map(|memory| memory.max(Quantity::bytes(1))))
+    }
+
     /// Adds the host to the node: capacity, allocatable resources and system information.
     fn describe(&self, node: &mut NodeTemplate, reserved: &ReservedResources, max_pods: i64) {
+        let (capacity, allocatable) = self.resources(reserved, max_pods);
+        node.capacity.extend(capacity);
+        node.allocatable.extend(allocatable);
+        let line = |path: &str| self.read(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+        let system = &mut node.system;
+        system.kernel_version = line("proc/sys/kernel/osrelease");
+        system.boot_id = line("proc/sys/kernel/random/boot_id");
+        system.machine_id = line("etc/machine-id");
+        system.system_uuid = line("sys/class/dmi/id/product_uuid");
+        if system.system_uuid.is_empty() {
+            system.system_uuid.clone_from(&system.machine_id);
+        }
+        system.os_image = self.os_image();
+    }
+
+    /// Capacity and allocatable resources.
+    fn resources(
+        &self,
+        reserved: &ReservedResources,
+        max_pods: i64,
+    ) -> (BTreeMap<String, Quantity>, BTreeMap<String, Quantity>) {
         let hugepages = self.hugepages();
         let capacity = self.capacity(&hugepages, max_pods);
         let in_hugepages = hugepages.values().copied().fold(Quantity::bytes(0), |sum, bytes| sum + bytes);
@@ -152,18 +186,7 @@ impl Host {
                 *left = (*left - withheld).max(Quantity::units(0));
             }
         }
-        node.capacity.extend(capacity);
-        node.allocatable.extend(allocatable);
-        let line = |path: &str| self.read(path).map(|text| text.trim().to_owned()).unwrap_or_default();
-        let system = &mut node.system;
-        system.kernel_version = line("proc/sys/kernel/osrelease");
-        system.boot_id = line("proc/sys/kernel/random/boot_id");
-        system.machine_id = line("etc/machine-id");
-        system.system_uuid = line("sys/class/dmi/id/product_uuid");
-        if system.system_uuid.is_empty() {
-            system.system_uuid.clone_from(&system.machine_id);
-        }
-        system.os_image = self.os_image();
+        (capacity, allocatable)
     }
 
     fn capacity(&self, hugepages: &BTreeMap<String, Quantity>, max_pods: i64) -> BTreeMap<String, Quantity> {
@@ -220,6 +243,8 @@ impl Host {
 
 /// The capability to raise limits and to lower OOM scores.
 pub const CAP_SYS_RESOURCE: u32 = 24;
+/// The OOM score of a kubelet: below those of all containers.
+const AGENT_OOM_SCORE_ADJ: &str = "-999";
 
 #[cfg(test)]
 mod tests;

@@ -15,12 +15,14 @@
 //! | [`volume`] | the pod's directories: volumes, `/etc/hosts`, termination messages | the file system |
 //! | [`log`] | container logs in the runtime's format, with every log option | the file system |
 //! | [`host`] | the host as a node: capacity, resource pressure | the host's files |
+//! | [`cgroup`] | cgroups of the node, its pods and their containers: limits, usage, kill and removal | the host's cgroups |
 //! | [`config`] | the configuration keys that providers on this engine share | nothing |
 //! | [`engine`] | one task per pod, the relist, adoption, clean-up: the [`Provider`](vk_provider::Provider) | all of it |
 //!
 //! Not implemented yet: eviction under node pressure, log rotation, in-place resize of running containers.
 
 pub mod backend;
+pub mod cgroup;
 pub mod config;
 pub mod containers;
 pub mod engine;

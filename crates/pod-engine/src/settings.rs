@@ -2,6 +2,8 @@
 
 use std::{net::IpAddr, path::PathBuf, time::Duration};
 
+use crate::{backend::Resources, cgroup::HostCgroups};
+
 /// Settings of the engine: the node and its host.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -25,6 +27,10 @@ pub struct Settings {
     pub hosts_file: PathBuf,
     /// The parent cgroup of pods; `None` leaves it to the runtime.
     pub cgroup_root: Option<String>,
+    /// The host's cgroups, in which the engine creates those of pods with their limits; `None` leaves that to the runtime.
+    pub cgroups: Option<HostCgroups>,
+    /// The limits of all pods together.
+    pub allocatable: Resources,
     /// The host's memory in bytes, from which OOM scores are computed.
     pub memory: u64,
     /// The lowest OOM score adjustment that this process may set; lower ones are raised to it.

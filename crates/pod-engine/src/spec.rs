@@ -4,6 +4,7 @@
 //! sandbox by [`host_dns`], as in a kubelet.
 
 mod admission;
+mod cgroup_names;
 mod dns;
 mod host_features;
 mod hostname;
@@ -22,13 +23,16 @@ use k8s_openapi::api::{
 };
 use vk_provider::{Error, EventKind, PodRef, Result, resolve::ContainerInputs};
 
+pub(crate) use self::resources::{class_limits, node_limits};
 pub use self::{
     admission::admit,
+    cgroup_names::{CgroupDriver, class_cgroup, pod_cgroup},
     dns::host_dns,
     host_features::HostFeatures,
     hostname::hostname,
     hosts::{hosts, mounts_hosts},
     qos::{Qos, qos},
+    resources::pod_limits,
 };
 use crate::{
     Settings,
@@ -127,13 +131,20 @@ impl SandboxBuilder<'_> {
             ports: ports(spec),
             labels: labels::of_sandbox(pod, &reference, settings),
             annotations: pod.metadata.annotations.clone().unwrap_or_default(),
-            cgroup_parent: cgroup_parent(pod, &reference, settings),
+            cgroup_parent: self.cgroup_parent(&reference),
             sysctls: sysctls.map(|sysctl| (admission::dotted(&sysctl.name), sysctl.value.clone())).collect(),
             security: security::of_sandbox(pod, spec, namespaces)?,
             overhead: resources::overhead(spec, features),
             resources: Some(resources::of_sandbox(spec, features)),
             pod: reference,
         })
+    }
+
+    /// The pod's cgroup; empty leaves it to the runtime.
+    fn cgroup_parent(&self, reference: &PodRef) -> String {
+        let root = self.settings.cgroup_root.as_ref();
+        let name = |root| pod_cgroup(root, CgroupDriver::of(self.runtime), qos(self.pod), &reference.uid);
+        root.map(|root| name(root)).unwrap_or_default()
     }
 }
 
@@ -242,18 +253,6 @@ fn namespaces(spec: &PodSpec, runtime: &RuntimeInfo, handler_name: &str) -> Resu
         ipc: share(spec.host_ipc, Share::Pod),
         user: None,
     })
-}
-
-/// The pod's cgroup, named as by a kubelet with the cgroupfs driver; empty leaves it to the runtime.
-fn cgroup_parent(pod: &Pod, reference: &PodRef, settings: &Settings) -> String {
-    let Some(root) = &settings.cgroup_root else { return String::new() };
-    let root = root.trim_end_matches('/');
-    let uid = &reference.uid;
-    match qos(pod) {
-        Qos::Guaranteed => format!("{root}/pod{uid}"),
-        Qos::Burstable => format!("{root}/burstable/pod{uid}"),
-        Qos::BestEffort => format!("{root}/besteffort/pod{uid}"),
-    }
 }
 
 /// Host port mappings. Container ports without a host port are only informative.

@@ -41,6 +41,7 @@ use futures::future::BoxFuture;
 
 pub use self::{
     pod_builder::SETTINGS,
+    resolver::bundle,
     result::{CaseResult, Violation},
     subject::{ContainerBehavior, Feature, PodBehavior, Subject},
 };

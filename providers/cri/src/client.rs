@@ -10,7 +10,7 @@ use std::{
     fmt,
     future::Future,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -69,6 +69,8 @@ pub struct Cri {
     /// Set when the runtime has reported that it does not support events.
     has_no_events: Arc<AtomicBool>,
     cpu_rates: Arc<Mutex<CpuRateTracker>>,
+    /// The cgroup driver in the runtime's configuration, once it was read: for runtimes that do not report it otherwise.
+    cgroup_driver: Arc<OnceLock<Option<String>>>,
     /// Sandboxes by container id, from the lists since the last complete one: the status of a container does not contain it.
     sandboxes: Arc<Mutex<HashMap<String, String>>>,
 }
@@ -101,6 +103,7 @@ impl Cri {
             limits,
             has_no_events: Arc::default(),
             cpu_rates: Arc::default(),
+            cgroup_driver: Arc::default(),
             sandboxes: Arc::default(),
         }
     }

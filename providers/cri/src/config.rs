@@ -42,7 +42,8 @@ impl Settings {
     fn check(engine: EngineConfig, keys: Keys) -> Result<Self, String> {
         let socket = keys.socket.map(|text| socket::parse(&text).map_err(|why| format!("socket: {why}")));
         let limits = Limits::default();
-        let cgroup_root = engine.cgroup_root.filter(|root| !root.is_empty());
+        // As a kubelet's `cgroupRoot: /`: pods get a cgroup of their own below it.
+        let cgroup_root = engine.cgroup_root.filter(|root| !root.trim_matches('/').is_empty());
         Ok(Self {
             engine: EngineConfig { cgroup_root, ..engine },
             socket: socket.transpose()?,

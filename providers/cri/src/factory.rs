@@ -7,6 +7,8 @@ use std::{
 
 use async_trait::async_trait;
 use vk_pod_engine::{
+    cgroup::{HostCgroups, MOUNT_POINT},
+    config::EngineConfig,
     engine::Engine,
     host::{Host, HostNode},
 };
@@ -70,9 +72,12 @@ impl Factory for CriFactory {
         let config = &settings.engine;
         let host = Host::local(config.node_dir(&context));
         let clock = Clock::system();
-        let cgroup_root = config.cgroup_root.clone();
+        if let Err(error) = host.protect_from_oom_killer() {
+            tracing::debug!(%error, "the OOM killer does not spare this process");
+        }
+        let (cgroup_root, cgroups) = pod_cgroups(config, &context);
         let mut engine_settings =
-            config.engine_settings(&context, &host, settings.log_root(), cgroup_root)?;
+            config.engine_settings(&context, &host, settings.log_root(), cgroup_root, cgroups)?;
         engine_settings.pull_records = Some(pull_records);
         let engine = Engine::new(Arc::new(cri), engine_settings, clock.clone(), &context.supervisor)?;
         engine.connect().await;
@@ -102,6 +107,22 @@ fn pull_records(shared_dir: &Path, socket: &Path) -> PathBuf {
     };
     let name = socket.to_string_lossy().replace('%', "%25").replace('/', "%2F");
     shared_dir.join("image-access").join(name)
+}
+
+/// The parent cgroup of pods, and the host's cgroups in which the engine creates those of pods with their limits. If it cannot, only
+/// a configured parent is passed to the runtime.
+fn pod_cgroups(config: &EngineConfig, context: &Context) -> (Option<String>, Option<HostCgroups>) {
+    let cgroups = HostCgroups::detect(MOUNT_POINT).and_then(|cgroups| {
+        cgroups.check_writable()?;
+        Ok(cgroups)
+    });
+    match cgroups {
+        Ok(cgroups) => (Some(config.cgroup_root(context)), Some(cgroups)),
+        Err(error) => {
+            tracing::warn!(%error, "the cgroups of pods are left to the runtime: pod-level limits and `reserved` are not enforced");
+            (config.cgroup_root.clone(), None)
+        }
+    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,9 @@
 //! when this process was killed; the next start removes it. Only this directory and the cgroups named by a record or
 //! draft are ever removed.
 //!
+//! No file has the command line or the environment of a container, which may contain Secrets: this process keeps them
+//! until the container is started, its shim as long as it runs.
+//!
 //! An operation that changes state runs to completion even if its caller gives up, so that no sandbox is left half
 //! made.
 
@@ -28,7 +31,7 @@ mod sandbox;
 mod signal;
 mod usage;
 
-use std::{collections::BTreeMap, future::Future, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{future::Future, io, net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -126,7 +129,7 @@ pub(crate) struct Inner {
     store: Mutex<ContainerStore>,
     tasks: Mutex<JoinSet<()>>,
     events: Arc<UnixDatagram>,
-    layers: Mutex<BTreeMap<String, usage::LayerUsage>>,
+    layers: usage::LayerSizes,
 }
 
 // === impl Inner ===
@@ -177,7 +180,7 @@ impl LocalBackend {
             store: Mutex::default(),
             tasks: Mutex::default(),
             events,
-            layers: Mutex::default(),
+            layers: usage::LayerSizes::default(),
             settings,
         };
         let local = Self { inner: Arc::new(inner) };

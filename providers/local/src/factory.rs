@@ -64,7 +64,7 @@ impl LocalFactory {
         settings: &Settings,
         context: &Context,
         clock: &Clock,
-    ) -> Result<(LocalBackend, NodeConditions)> {
+    ) -> Result<(LocalBackend, NodeConditions, Option<HostCgroups>)> {
         let (node_dir, images) = (settings.node_dir(context), settings.images(context));
         let created = create_private_dir(&context.shared_dir).and_then(|()| create_private_dir(&node_dir));
         created.map_err(|error| {
@@ -88,15 +88,15 @@ impl LocalFactory {
             network: opened.network,
             network_problem: opened.problem,
             node_ips: vec![context.internal_ip],
-            cgroup_root: cgroup_root(settings, context),
-            cgroups,
+            cgroup_root: settings.engine.cgroup_root(context),
+            cgroups: cgroups.clone(),
             host_image: settings.host_image,
             pull_limit: settings.pull_timeout,
             clock: clock.clone(),
             ..LocalBackendSettings::new(node_dir, self.program.clone(), level, store)
         })
         .await?;
-        Ok((local, conditions))
+        Ok((local, conditions, cgroups))
     }
 }
 
@@ -123,7 +123,7 @@ impl Factory for LocalFactory {
             )));
         }
         let clock = Clock::system();
-        let (local, conditions) = Box::pin(self.local(&settings, &context, &clock)).await?;
+        let (local, conditions, cgroups) = Box::pin(self.local(&settings, &context, &clock)).await?;
         conditions.log();
         if let Some(network) = local.network().cloned() {
             let stopping = context.supervisor.clone();
@@ -135,10 +135,16 @@ impl Factory for LocalFactory {
             });
         }
         let host = Host::local(settings.node_dir(&context)).with_min_free_space(settings.min_free_disk);
-        let cgroup_root = Some(cgroup_root(&settings, &context));
+        // At level `process` pods would inherit the score.
+        if cgroups.is_some()
+            && let Err(error) = host.protect_from_oom_killer()
+        {
+            tracing::debug!(%error, "the OOM killer does not spare this process");
+        }
         let config = &settings.engine;
-        let engine_settings =
-            config.engine_settings(&context, &host, settings.logs(&context), cgroup_root)?;
+        let cgroup_root = Some(config.cgroup_root(&context));
+        let logs = settings.logs(&context);
+        let engine_settings = config.engine_settings(&context, &host, logs, cgroup_root, cgroups)?;
         let engine = Engine::new(Arc::new(local), engine_settings, clock.clone(), &context.supervisor)?
             .with_node_config(move |node| conditions.apply(node));
         engine.connect().await;
@@ -170,7 +176,7 @@ pub async fn remove_node(config: Config, context: Context) -> Result<()> {
     if !node_dir.join("local").exists() {
         return Ok(());
     }
-    let (local, _) = Box::pin(LocalFactory::default().local(&settings, &context, &Clock::system())).await?;
+    let (local, ..) = Box::pin(LocalFactory::default().local(&settings, &context, &Clock::system())).await?;
     local.remove_all().await?;
     local.close().await?;
     // Volumes in memory belong to the engine, which is not running.
@@ -237,17 +243,6 @@ async fn open_network(settings: &Settings, level: Isolation, node_dir: &Path) ->
 
 fn network_dir(node_dir: &Path) -> PathBuf {
     node_dir.join("local").join("network")
-}
-
-/// The node's cgroup. Its name is unique, so that no other node or process is in it.
-fn cgroup_root(settings: &Settings, context: &Context) -> String {
-    settings.engine.cgroup_root.clone().unwrap_or_else(|| {
-        // Several processes may run nodes with the same name in different directories.
-        let place = settings.node_dir(context).into_os_string().into_encoded_bytes();
-        let sum = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &place);
-        let mark = sum.as_ref().iter().take(4).fold(0_u32, |mark, byte| mark << 8 | u32::from(*byte));
-        format!("/virtual-kubelet-{}-{mark:08x}", context.node_name)
-    })
 }
 
 #[cfg(test)]

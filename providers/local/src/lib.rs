@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`factory`], [`config`], [`isolation`], [`doctor`] | opens the provider `local`; the isolation that this host allows |
 //! | [`backend`] | implements [`vk_pod_engine::ContainerBackend`]: sandboxes and containers |
-//! | [`spec`], [`cgroup`] | OCI runtime specs; limits and usage |
+//! | [`spec`] | OCI runtime specs |
 //! | [`shim`] | helper processes: one supervises each container, others create containers |
 //! | [`image`] | images: pulled or imported, unpacked, stored by content |
 //! | [`network`], [`namespace`] | the pod network |
@@ -13,7 +13,6 @@
 //! | [`sys`] | system calls that need `unsafe` |
 
 pub mod backend;
-pub mod cgroup;
 pub mod config;
 pub mod demo;
 pub mod doctor;
@@ -29,3 +28,4 @@ pub mod spec;
 pub mod sys;
 
 pub use self::factory::LocalFactory;
+pub use vk_pod_engine::cgroup;

@@ -32,6 +32,7 @@ use std::{
 };
 
 use jiff::Timestamp;
+use oci_spec::runtime::Spec;
 use serde::{Deserialize, Serialize};
 
 use crate::{isolation::Isolation, sys};
@@ -40,6 +41,9 @@ pub use self::{
     client::Shim,
     pause_process::{pause_process_pid, start_pause_process},
 };
+
+/// OOM score of supervisors and pause processes: the OOM killer should prefer containers.
+const OOM_SCORE_ADJ: &str = "-998";
 
 /// How to start a process of the shim.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -80,19 +84,19 @@ pub struct ShimLaunch {
     /// Whether to set `no_new_privs` at level `process`; otherwise the bundle has it.
     #[serde(default)]
     pub no_new_privs: bool,
-    /// The program, at level `process`.
-    pub process: Option<ProcessLaunch>,
+    /// The working directory at level `process`; otherwise the bundle has it.
+    #[serde(default)]
+    pub cwd: Option<PathBuf>,
 }
 
-/// A program that runs as a plain process.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProcessLaunch {
+/// The command line and the environment of a container. They may contain Secrets, so they are never written to a file:
+/// the provider passes them to the supervisor in a memfd, and the supervisor keeps them in memory for later commands.
+#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerProcess {
     /// Program and arguments.
-    pub argv: Vec<String>,
-    /// The complete environment, in order.
-    pub env: Vec<(String, String)>,
-    /// The working directory.
-    pub cwd: PathBuf,
+    pub args: Vec<String>,
+    /// The complete environment as `NAME=value`, in order.
+    pub env: Vec<String>,
 }
 
 /// The state of a container.
@@ -146,6 +150,40 @@ pub struct StartError {
     pub reason: String,
     /// Text, as a container runtime reports it.
     pub message: String,
+}
+
+// === impl ContainerProcess ===
+
+impl ContainerProcess {
+    /// Moves command line and environment out of a bundle, which can then be written to disk.
+    pub fn take_from(spec: &mut Spec) -> Self {
+        let Some(process) = spec.process_mut() else { return Self::default() };
+        let (args, env) = (process.args().clone(), process.env().clone());
+        // The runtime requires the field.
+        process.set_args(Some(Vec::new()));
+        process.set_env(None);
+        Self { args: args.unwrap_or_default(), env: env.unwrap_or_default() }
+    }
+
+    /// Names and values of the environment.
+    pub(crate) fn variables(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.env.iter().filter_map(|entry| entry.split_once('='))
+    }
+
+    /// The last value of a variable.
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.variables().filter(|(other, _)| *other == name).last().map(|(_, value)| value)
+    }
+}
+
+impl fmt::Debug for ContainerProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // No values: this may be logged.
+        f.debug_struct("ContainerProcess")
+            .field("args", &self.args.len())
+            .field("env", &self.env.len())
+            .finish()
+    }
 }
 
 // === impl StartError ===

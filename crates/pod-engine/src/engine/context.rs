@@ -18,6 +18,7 @@ use vk_supervisor::{Clock, Supervisor, task};
 use super::{
     actor, checkpoint,
     health::RuntimeHealth,
+    pod_cgroups::PodCgroups,
     pod_handle::{PodHandle, PodListing, PodView},
     stats::StatsCollector,
 };
@@ -44,6 +45,8 @@ pub(super) struct EngineContext {
     pub(super) dirs: PodDirs,
     pub(super) log_directories: LogDirectoryRegistry,
     pub(super) features: HostFeatures,
+    /// `None` leaves cgroups to the runtime.
+    pub(super) cgroups: Option<Arc<PodCgroups>>,
     pub(super) health: RuntimeHealth,
     pub(super) stats: StatsCollector,
     /// Start time of this process.
@@ -75,6 +78,7 @@ impl EngineContext {
             dirs: PodDirs::new(&settings.root),
             log_directories: LogDirectoryRegistry::new(&settings.root),
             features: HostFeatures::detect(),
+            cgroups: PodCgroups::new(&settings).map(Arc::new),
             health: RuntimeHealth::default(),
             stats: StatsCollector::new(clock.now()),
             started: clock.now(),
@@ -103,6 +107,11 @@ impl EngineContext {
     /// The handle of a registered pod.
     pub(super) fn pod(&self, uid: &str) -> Option<Arc<PodHandle>> {
         self.pods.lock().get(uid).cloned()
+    }
+
+    /// Whether every pod that the runtime has is registered.
+    pub(super) fn is_listed(&self) -> bool {
+        self.listed.load(Ordering::Acquire)
     }
 
     /// The handles of all registered pods.
@@ -152,7 +161,7 @@ impl EngineContext {
             return Ok(Some(handle));
         }
         // Only this process starts containers, and it registers their pod first.
-        if !self.listed.load(Ordering::Acquire) {
+        if !self.is_listed() {
             let listing = self.backend.list(&self.pod_labels(pod)).await.map_err(|error| {
                 let message = format!("find pod {pod}: the container runtime does not answer");
                 Error::unavailable(message).caused_by(error)

@@ -15,11 +15,14 @@ use crate::{
     backend::full_message,
     image::{self, GcThresholds, ImageInventory, ImagesInUse},
     log::registry::LogDirectory,
+    spec::CgroupDriver,
     volume,
 };
 
-/// How often directories are checked.
+/// How often directories and cgroups are checked.
 const DIRECTORY_PERIOD: Duration = Duration::from_mins(1);
+/// How often to look for the runtime's first answer.
+const RUNTIME_PERIOD: Duration = Duration::from_secs(1);
 /// How often images are checked.
 const IMAGE_PERIOD: Duration = Duration::from_mins(5);
 /// How long a directory must have been orphaned before it is removed. After a start the core creates its pods one after the other, and until
@@ -32,6 +35,7 @@ pub(super) async fn run(context: Arc<EngineContext>) {
         () = context.supervisor.stopping() => {}
         () = directories(&context) => {}
         () = images(&context) => {}
+        () = cgroups(&context) => {}
     }
 }
 
@@ -74,6 +78,48 @@ async fn directories(context: &Arc<EngineContext>) {
                 );
             }
         }
+    }
+}
+
+/// Keeps the cgroups of the node as they should be, whoever changes them. Never returns if they are the runtime's.
+async fn cgroups(context: &Arc<EngineContext>) {
+    let Some(cgroups) = &context.cgroups else { return std::future::pending().await };
+    let mut has_failed = false;
+    let runtime = loop {
+        match context.health.runtime() {
+            Some(runtime) => break runtime,
+            None => tokio::time::sleep(RUNTIME_PERIOD).await,
+        }
+    };
+    if CgroupDriver::of(&runtime) == CgroupDriver::Systemd {
+        warn!("the runtime's cgroups are those of systemd: pod-level limits and `reserved` are not enforced");
+        return std::future::pending().await;
+    }
+    loop {
+        let (cgroups, all) = (Arc::clone(cgroups), Arc::clone(context));
+        let outcome = blocking(move || {
+            // Before the first list every pod is unknown.
+            if all.is_listed() {
+                cgroups.remove_unknown(|uid| all.pod(uid).is_some());
+            }
+            cgroups.set_up()
+        });
+        let error = match outcome.await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(error) => Some(full_message(&error)),
+        };
+        // Once, not every minute.
+        if let Some(error) = &error
+            && !has_failed
+        {
+            warn!(
+                error,
+                "cannot set up the cgroups of the node: `reserved` and the weights of pods are not enforced"
+            );
+        }
+        has_failed = error.is_some();
+        tokio::time::sleep(DIRECTORY_PERIOD).await;
     }
 }
 

@@ -1,14 +1,15 @@
 //! The observed runtime state of a pod. Details are fetched only for objects that changed or may still change.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
 
 use futures::future::join_all;
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use tokio::time::Instant;
 use vk_provider::{Error, Result, error::Kind};
 use vk_supervisor::Backoff;
 
@@ -23,11 +24,11 @@ use crate::{
 };
 
 /// How long after its exit a killed container is inspected again, because its exit reason may still change.
-const EXIT_REASON_WINDOW: SignedDuration = SignedDuration::from_secs(3);
+const EXIT_REASON_WINDOW: Duration = Duration::from_secs(3);
 /// How often it is inspected in that window.
 pub(super) const EXIT_REASON_POLL: Duration = Duration::from_secs(1);
 /// How long a pod is not finished after a container was killed and the runtime may still learn of an out-of-memory kill.
-const OOM_WINDOW: SignedDuration = SignedDuration::from_secs(1);
+const OOM_WINDOW: Duration = Duration::from_secs(1);
 /// The exit code of a process that was killed by SIGKILL.
 const KILLED: i32 = 137;
 
@@ -56,6 +57,8 @@ pub(super) struct PodObserver {
     snapshot: Arc<Snapshot>,
     /// Ids of objects that are only listed, without details.
     partial: HashSet<String>,
+    /// When the exit of each exited container was first observed.
+    exits: HashMap<String, Instant>,
     /// The last refresh failed.
     has_failed: bool,
     retry: Backoff,
@@ -69,6 +72,7 @@ impl PodObserver {
             scope,
             snapshot: Arc::default(),
             partial: HashSet::new(),
+            exits: HashMap::new(),
             has_failed: false,
             retry: Backoff::new(RETRY, RETRY_AFTER_FAILURE),
         }
@@ -95,7 +99,7 @@ impl PodObserver {
             Ok(_) => self.observe(depth, checkpoint).await,
             Err(error) => Err(error),
         };
-        let handle = &self.scope.handle;
+        let handle = Arc::clone(&self.scope.handle);
         self.has_failed = observed.is_err();
         match observed {
             Ok((snapshot, partial)) => {
@@ -105,6 +109,7 @@ impl PodObserver {
                 }
                 self.partial = partial;
                 self.snapshot = Arc::new(snapshot);
+                self.record_exits();
                 handle.view.send_modify(|view| {
                     view.snapshot = Arc::clone(&self.snapshot);
                     view.error = None;
@@ -119,6 +124,13 @@ impl PodObserver {
                 Err(error)
             }
         }
+    }
+
+    fn record_exits(&mut self) {
+        let now = Instant::now();
+        let exited = self.snapshot.containers.iter().filter(|one| one.state == ContainerState::Exited);
+        let seen = |id: &String| self.exits.get(id).copied().unwrap_or(now);
+        self.exits = exited.map(|container| (container.id.clone(), seen(&container.id))).collect();
     }
 
     /// The runtime's description. It is requested if it is unknown, because its name is part of every container id.
@@ -153,8 +165,14 @@ impl PodObserver {
         containers.any(|container| self.may_change(container) && self.exited_within(container, OOM_WINDOW))
     }
 
-    fn exited_within(&self, container: &Container, window: SignedDuration) -> bool {
-        container.finished.is_some_and(|finished| self.scope.now().duration_since(finished) < window)
+    /// Whether a container exited this short time ago. The wall clock alone is not enough: if it was set back since, the exit is in
+    /// the future, perhaps for hours.
+    fn exited_within(&self, container: &Container, window: Duration) -> bool {
+        let now = self.scope.now();
+        let recent = container.finished.is_some_and(|finished| {
+            Duration::try_from(now.duration_since(finished)).unwrap_or_default() < window
+        });
+        recent && self.exits.get(&container.id).is_none_or(|seen| seen.elapsed() < window)
     }
 
     /// The current state, and the ids of objects that are only listed.

@@ -7,16 +7,17 @@ use vk_provider::{Error, EventKind, PodBundle, Result, error::Kind};
 
 use super::{
     actor::{Lifecycle, Next, PodActor, RETRY_AFTER_FAILURE, jittered},
+    context::blocking,
     health::network_problem,
     observer::{Depth, EXIT_REASON_POLL},
     removal::{ignore_missing, remove_container, remove_garbage},
     starter::StartTarget,
 };
 use crate::{
-    backend::{RuntimeInfo, SandboxConfig},
+    backend::{RuntimeInfo, SandboxConfig, full_message},
     plan::{self, PlanInput, PodPlan, SandboxPlan},
     snapshot::SandboxState,
-    spec::{self, SandboxBuilder},
+    spec::{self, CgroupDriver, SandboxBuilder},
     status::FailureReason,
 };
 
@@ -34,15 +35,20 @@ struct Execution {
 
 impl PodActor {
     pub(super) async fn sync(&mut self, bundle: &PodBundle) -> Result<Next> {
+        let runtime = self.observer.runtime().await?;
         if self.lifecycle == Lifecycle::New {
             self.starter.adopt(&bundle.pod, self.observer.snapshot());
             self.admit(&bundle.pod);
             self.lifecycle = Lifecycle::Active;
+            if self.observer.snapshot().is_live()
+                && let Err(error) = self.ensure_cgroup(bundle, &runtime).await
+            {
+                self.scope.warn("cannot set the limits of a running pod", &error);
+            }
         }
         if self.lifecycle.is_terminated() {
             return self.stay_terminated(bundle).await;
         }
-        let runtime = self.observer.runtime().await?;
         let computed = self.report(bundle);
         let pod = with_status(bundle, &computed);
         if is_final(&computed) {
@@ -168,6 +174,10 @@ impl PodActor {
         if sandbox.is_none() || !plan.start.is_empty() {
             let config = self.sandbox_config(bundle, runtime, attempt).await;
             let config = config.inspect_err(|error| self.record_sandbox_failure(error))?;
+            self.ensure_cgroup(bundle, runtime).await.inspect_err(|error| {
+                let message = format!("unable to ensure pod container exists: {}", full_message(error));
+                self.scope.record_event(EventKind::Warning, "FailedToCreatePodContainer", message);
+            })?;
             let sandbox = if let Some(id) = sandbox {
                 id
             } else {
@@ -236,6 +246,18 @@ impl PodActor {
             host_dns: &host_dns,
         };
         builder.build(&|kind, reason, message| self.scope.record_event(kind, reason, message))
+    }
+
+    /// Creates the pod's cgroup with its limits, if the engine does that on this host.
+    async fn ensure_cgroup(&self, bundle: &PodBundle, runtime: &RuntimeInfo) -> Result<()> {
+        let context = &self.scope.context;
+        // systemd creates the slices that it is asked for, and overwrites what others write to them.
+        let cgroups = context.cgroups.clone().filter(|_| CgroupDriver::of(runtime) == CgroupDriver::Cgroupfs);
+        let Some(cgroups) = cgroups else { return Ok(()) };
+        let (pod, reference) = (Arc::clone(&bundle.pod), self.scope.pod().clone());
+        let features = context.features.clone();
+        let ensured = blocking(move || cgroups.ensure(&pod, &reference, &features)).await?;
+        ensured.map_err(|error| Error::internal(format!("create the pod's cgroup: {error}")).caused_by(error))
     }
 
     /// Creates a sandbox, and reports its addresses before images are pulled. Returns its id.

@@ -8,6 +8,7 @@ use vk_provider::{Error, EventKind, PodBundle, Result};
 
 use super::{
     actor::{Lifecycle, Next, PodActor, new_probes},
+    context::blocking,
     observer::Depth,
     pod_handle::StopRequest,
     removal::{ignore_missing, remove_garbage},
@@ -86,6 +87,10 @@ impl PodActor {
             self.scope.warn("cannot remove the pod's volumes; trying again later", &error);
         }
         self.lifecycle = Lifecycle::Terminated;
+        if let Some(cgroups) = self.scope.context.cgroups.clone() {
+            let uid = Arc::clone(&self.scope.pod().uid);
+            blocking(move || cgroups.release(&uid)).await?;
+        }
         self.reporter.publish(shown, &snapshot, &self.probes.results(), true);
         Ok(())
     }
@@ -129,6 +134,13 @@ impl PodActor {
         self.refresh(Depth::Listed).await?;
         if !self.observer.snapshot().is_empty() {
             return Ok(Next::After(Duration::ZERO));
+        }
+        if let Some(cgroups) = context.cgroups.clone() {
+            let uid = Arc::clone(&pod.uid);
+            let removed = blocking(move || cgroups.remove(&uid)).await?;
+            removed.map_err(|error| {
+                Error::internal(format!("remove the cgroup of pod {pod}: {error}")).caused_by(error)
+            })?;
         }
         context.dirs.tear_down(&pod.uid).await?;
         log::directory::remove(&context.settings.log_root, &pod).await?;

@@ -44,7 +44,10 @@ impl PressureTracker {
             if short {
                 *last = Some(now);
             }
-            Some(last.is_some_and(|last| now.duration_since(last) < TRANSITION_PERIOD))
+            // A time in the future means that the clock was set back.
+            Some(last.is_some_and(|last| {
+                (SignedDuration::ZERO..TRANSITION_PERIOD).contains(&now.duration_since(last))
+            }))
         };
         Pressures {
             memory: steady(measured.memory, &mut self.memory),

@@ -49,6 +49,33 @@ fn the_floor_of_oom_scores_is_our_own_score_without_the_right_to_lower_it() {
 }
 
 #[test]
+fn all_pods_together_are_limited_to_what_is_not_reserved() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = fake_host(folder.path());
+    let limits = |cpu: Option<i64>, memory: Option<i64>| {
+        let reserved = ReservedResources {
+            cpu: cpu.map(Quantity::milli),
+            memory: memory.map(Quantity::bytes),
+            ephemeral_storage: None,
+        };
+        let made = host.allocatable_limits(&reserved);
+        assert_eq!(made.cpu_quota, 0, "processors are a weight, as in a kubelet");
+        (made.cpu_shares, made.memory_limit)
+    };
+    assert_eq!(limits(None, None), (4096, 7 << 30), "1 GiB is in huge pages");
+    assert_eq!(limits(Some(500), Some(1 << 30)), (3584, 6 << 30));
+    assert_eq!(limits(None, Some(100 << 30)), (4096, 1), "nothing is left, which is not no limit");
+}
+
+#[test]
+fn the_agent_is_spared_by_the_oom_killer_where_it_may_ask_for_that() {
+    let folder = tempfile::tempdir().unwrap();
+    let host = fake_host(folder.path());
+    host.protect_from_oom_killer().unwrap();
+    assert_eq!(host.read("proc/self/oom_score_adj").unwrap(), "-999");
+}
+
+#[test]
 fn this_machine_can_be_read() {
     let local = Host::local(std::env::temp_dir().join("not/made/yet"));
     assert!(local.memory().unwrap() > local.available_memory().unwrap());

@@ -81,7 +81,9 @@ impl CrashBackoffs {
     pub(super) fn current_delay(&self, crash: &Crash, now: Timestamp) -> Option<Duration> {
         let entry = self.entries.get(&crash.key)?;
         let delay = SignedDuration::try_from(entry.delay).unwrap_or(SignedDuration::MAX);
-        let waits = !entry.is_expired(crash.finished) && now.duration_since(crash.finished) < delay;
+        // An exit in the future means that the clock was set back: waiting for that time could take hours.
+        let waited = now.duration_since(crash.finished);
+        let waits = !entry.is_expired(crash.finished) && !waited.is_negative() && waited < delay;
         waits.then_some(entry.delay)
     }
 

@@ -6,7 +6,10 @@ use k8s_openapi::{
     api::core::v1::{Container, Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
-use vk_provider::{quantity::Quantity, requests::is_sidecar};
+use vk_provider::{
+    quantity::Quantity,
+    requests::{self, is_sidecar},
+};
 
 use super::{HostFeatures, Qos, qos};
 use crate::{
@@ -67,6 +70,48 @@ pub(super) fn of_sandbox(spec: &PodSpec, features: &HostFeatures) -> Resources {
         replace(&mut most, whole.limits.as_ref());
     }
     limits(requests.get("cpu").copied(), most.get("cpu").copied(), most.get("memory").copied(), features)
+}
+
+/// The limits of a pod's own cgroup. They are not what a kubelet tells the runtime about the sandbox ([`of_sandbox`]): quota and
+/// memory limit hold for the pod as a whole only if every container has one, or the pod itself. Otherwise a container without a
+/// limit would be throttled or killed by those of its neighbours.
+pub fn pod_limits(pod: &Pod, features: &HostFeatures) -> Resources {
+    let (requests, limits) = (requests::requests(pod), requests::limits(pod));
+    let declared = |name: &str| {
+        let spec = pod.spec.as_ref()?;
+        let is_set = |resources: Option<&ResourceRequirements>| {
+            let limit = amount(resources.and_then(|resources| resources.limits.as_ref()), name);
+            limit.is_some_and(|limit| limit != Quantity::units(0))
+        };
+        let mut containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
+        let all = is_set(spec.resources.as_ref())
+            || containers.all(|container| is_set(container.resources.as_ref()));
+        limits.get(name).copied().filter(|_| all)
+    };
+    let milli = |amount: Option<Quantity>| amount.map_or(0, Quantity::to_milli);
+    Resources {
+        cpu_period: PERIOD,
+        cpu_quota: quota(milli(declared("cpu"))),
+        cpu_shares: shares(milli(requests.get("cpu").copied())),
+        memory_limit: declared("memory").map_or(0, Quantity::to_units),
+        hugepages: pod_huge_pages(features, &requests),
+        ..Resources::default()
+    }
+}
+
+/// The weight and the memory of the cgroup of all pods: what the node has for them. As in a kubelet, memory is a limit and CPU a
+/// weight.
+pub(crate) fn node_limits(cpu: Option<Quantity>, memory: Option<Quantity>) -> Resources {
+    Resources {
+        cpu_shares: cpu.map_or(0, |cpu| shares(cpu.to_milli())),
+        memory_limit: memory.map_or(0, Quantity::to_units),
+        ..Resources::default()
+    }
+}
+
+/// The weight of the cgroup of a QoS class whose pods request this many milli CPUs.
+pub(crate) fn class_limits(milli: i64) -> Resources {
+    Resources { cpu_shares: shares(milli), ..Resources::default() }
 }
 
 /// The overhead of a pod.
@@ -168,6 +213,19 @@ fn huge_pages<'a>(
         let size = name.strip_prefix(HUGE_PAGES).and_then(|size| size.parse::<Quantity>().ok());
         let (Some(size), Ok(amount)) = (size, Quantity::try_from(amount)) else { continue };
         if let Some(limit) = unit(size.to_units()).and_then(|size| pages.get_mut(&size)) {
+            *limit = u64::try_from(amount.to_units()).unwrap_or_default();
+        }
+    }
+    pages
+}
+
+/// A limit for each huge page size of the host, from the requests of a whole pod.
+fn pod_huge_pages(features: &HostFeatures, requests: &BTreeMap<String, Quantity>) -> BTreeMap<String, u64> {
+    let mut pages: BTreeMap<String, u64> = features.huge_pages.iter().map(|size| (size.clone(), 0)).collect();
+    for (name, amount) in requests {
+        let size = name.strip_prefix(HUGE_PAGES).and_then(|size| size.parse::<Quantity>().ok());
+        if let Some(limit) = size.and_then(|size| unit(size.to_units())).and_then(|size| pages.get_mut(&size))
+        {
             *limit = u64::try_from(amount.to_units()).unwrap_or_default();
         }
     }

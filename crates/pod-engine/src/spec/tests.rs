@@ -32,6 +32,8 @@ pub(crate) fn settings() -> Settings {
         resolv_conf: "/etc/resolv.conf".into(),
         hosts_file: "/etc/hosts".into(),
         cgroup_root: None,
+        cgroups: None,
+        allocatable: crate::backend::Resources::default(),
         memory: 8_000_000_000,
         oom_score_floor: -1000,
         seccomp_default: false,

@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use futures::{StreamExt, stream, stream::BoxStream};
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::{
         core::v1::{ConfigMap, ContainerStatus, Pod, PodStatus, Secret, Service},
@@ -53,6 +53,8 @@ pub(crate) fn settings(folder: &Path, node: &str) -> Settings {
         resolv_conf: "".into(),
         hosts_file: "/etc/hosts".into(),
         cgroup_root: None,
+        cgroups: None,
+        allocatable: vk_pod_engine::backend::Resources::default(),
         memory: 8 << 30,
         oom_score_floor: -999,
         seccomp_default: false,
@@ -69,11 +71,15 @@ pub(crate) fn settings(folder: &Path, node: &str) -> Settings {
 impl TestEngine {
     /// Call it inside a tokio runtime.
     pub(crate) fn new() -> Self {
+        Self::behind(SignedDuration::ZERO)
+    }
+
+    /// With a clock that is behind that of the runtime: as after the clock was set back.
+    pub(crate) fn behind(by: SignedDuration) -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-        let clock = Clock::following_tokio(start);
         let mut test = Self {
-            runtime: FakeRuntime::new(clock.clone()),
-            clock,
+            runtime: FakeRuntime::new(Clock::following_tokio(start)),
+            clock: Clock::following_tokio(start - by),
             folder: tempfile::tempdir().unwrap(),
             changes: Arc::default(),
             engine: None,

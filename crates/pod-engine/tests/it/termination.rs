@@ -7,7 +7,9 @@ use tokio::time::Instant;
 use vk_pod_engine::testing::Call;
 use vk_provider::{Provider, error::Kind};
 
-use crate::support::{FOREVER, STUBBORN, TestEngine, container, container_status, deleted, exit_code, pod};
+use crate::support::{
+    FOREVER, STUBBORN, TestEngine, container, container_status, deleted, exit_code, pod, statuses,
+};
 
 async fn nothing_is_left(test: &TestEngine) {
     let root = test.folder.path();
@@ -60,6 +62,35 @@ async fn that_memory_was_short_shows_also_where_the_runtime_learns_it_late() {
     let asked = test.runtime.count(Call::Container);
     tokio::time::sleep(Duration::from_mins(30)).await;
     assert_eq!(test.runtime.count(Call::Container), asked, "what is known is not asked again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_end_of_a_killed_container_is_reported_in_seconds_also_if_the_clock_was_set_back() {
+    let test = TestEngine::behind(jiff::SignedDuration::from_hours(6));
+    let spec = json!({ "restartPolicy": "Never", "containers": [container("app", "sleep 1; exit 137")] });
+    let made = test.create(&pod("a", spec)).await;
+    test.running(&made).await;
+    let begun = Instant::now();
+    test.until(&made, "it fails", |status| status.phase.as_deref() == Some("Failed")).await;
+    test.eventually("the sandbox is stopped", || test.runtime.count(Call::StopSandbox) > 0).await;
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+    // Until then the reason may change.
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    let asked = test.runtime.count(Call::Container);
+    tokio::time::sleep(Duration::from_mins(30)).await;
+    assert_eq!(test.runtime.count(Call::Container), asked, "what is known is not asked again");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_crashed_container_is_restarted_in_seconds_also_if_the_clock_was_set_back() {
+    let test = TestEngine::behind(jiff::SignedDuration::from_hours(6));
+    let made = test.create(&pod("a", json!({ "containers": [container("app", "sleep 1; exit 1")] }))).await;
+    let begun = Instant::now();
+    test.until(&made, "it is restarted twice", |status| {
+        statuses(status).any(|status| status.restart_count >= 2)
+    })
+    .await;
+    assert!(begun.elapsed() < Duration::from_mins(1), "{:?}", begun.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

@@ -32,8 +32,8 @@ struct FixedResolver {
     settings: bool,
 }
 
-/// A pod with its resolver. `settings`: whether its ConfigMap exists.
-pub(crate) fn bundle(pod: &Arc<Pod>, settings: bool) -> PodBundle {
+/// A pod with its resolver, which needs no API server. `settings`: whether the ConfigMap exists that pods of the suite refer to.
+pub fn bundle(pod: &Arc<Pod>, settings: bool) -> PodBundle {
     PodBundle { pod: Arc::clone(pod), resolver: Arc::new(FixedResolver { pod: Arc::clone(pod), settings }) }
 }
 

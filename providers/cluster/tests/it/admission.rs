@@ -9,9 +9,7 @@ use kube::{
 use serde_json::{Value, json};
 use vk_provider_cluster::{
     names::{self, NamespaceMapping, OwnerId},
-    translate::{
-        Accounts, AllowedChoices, ApiAccess, ClusterClasses, TranslationPolicy, translate, update,
-    },
+    translate::{Accounts, AllowedChoices, ApiAccess, ClusterClasses, TranslationPolicy, translate, update},
 };
 use vk_testing::{ControlPlane, control_plane::Options};
 

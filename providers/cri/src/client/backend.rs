@@ -46,7 +46,11 @@ impl ContainerBackend for Cri {
             Err(failure) if failure.is_unimplemented() => None,
             Err(failure) => return Err(failure.into()),
         };
-        Ok(convert::runtime(version, status, config))
+        let mut runtime = convert::runtime(version, status, config);
+        if runtime.cgroup_driver.is_none() {
+            runtime.cgroup_driver = self.configured_cgroup_driver().await;
+        }
+        Ok(runtime)
     }
 
     async fn run_sandbox(&self, config: &SandboxConfig) -> Result<String> {

@@ -1,4 +1,4 @@
-//! Calls that only `virtual-kubelet doctor` makes.
+//! Calls that a kubelet does not make: for `virtual-kubelet doctor`, and for what older runtimes only show in their configuration.
 
 use std::collections::BTreeMap;
 
@@ -35,6 +35,23 @@ impl Cri {
         let shown =
             answer.await.ok().and_then(|answer| serde_json::from_str(answer.info.get("config")?).ok());
         shown.unwrap_or_default()
+    }
+
+    /// The cgroup driver in the runtime's configuration. It is read once: containerd 1.6 needs a restart to change it, and this
+    /// process does too.
+    pub(super) async fn configured_cgroup_driver(&self) -> Option<String> {
+        if let Some(known) = self.cgroup_driver.get() {
+            return known.clone();
+        }
+        let config = self.verbose_config().await;
+        if config.is_null() {
+            // The runtime did not answer, or does not show it.
+            return None;
+        }
+        let systemd =
+            config.pointer("/containerd/runtimes/runc/options/SystemdCgroup").and_then(Value::as_bool);
+        let driver = systemd.map(|systemd| if systemd { "systemd" } else { "cgroupfs" }.to_owned());
+        self.cgroup_driver.get_or_init(|| driver).clone()
     }
 
     /// The labels of all sandboxes, including those of other clients.

@@ -53,5 +53,11 @@ fn driver(info: &RuntimeInfo, settings: &Settings, machine: &Host) -> Option<Fin
             "set `cgroupRoot` to a slice (`pods.slice`) with systemd, to a path (`/pods`) with cgroupfs";
         return Some(Finding::error(what, found, remedy));
     }
+    if systemd {
+        let found = "systemd, whose slices get no limits of pods: pod-level limits, weights of QoS classes and `reserved` are not enforced";
+        let remedy =
+            "give every container its own limits, or use the driver cgroupfs (`SystemdCgroup = false`)";
+        return Some(Finding::warning(what, found, remedy));
+    }
     Some(Finding::ok(what, name))
 }

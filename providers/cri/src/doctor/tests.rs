@@ -143,6 +143,7 @@ fn the_runtimes_cgroup_driver_must_fit_the_machine_and_the_configuration() {
     assert_eq!(check("cgroupfs", Some("pods.slice")), FindingLevel::Error);
     assert_eq!(check("systemd", None), FindingLevel::Error, "systemd does not run");
     std::fs::create_dir_all(folder.path().join("run/systemd/system")).unwrap();
-    assert_eq!(check("systemd", Some("pods.slice")), FindingLevel::Ok);
+    assert_eq!(check("systemd", Some("pods.slice")), FindingLevel::Warning, "no limits of whole pods");
+    assert_eq!(check("systemd", None), FindingLevel::Warning);
     assert_eq!(check("systemd", Some("/pods")), FindingLevel::Error);
 }

@@ -1,6 +1,7 @@
 //! Tests with a real containerd, one per test.
 
 mod conformance;
+mod pod_cgroup;
 mod runtime;
 
 use std::{path::PathBuf, sync::Arc};

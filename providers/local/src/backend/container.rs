@@ -23,7 +23,10 @@ use super::{
     record::{self, ContainerRecord},
     recovery,
 };
-use crate::{isolation::Isolation, shim::State};
+use crate::{
+    isolation::Isolation,
+    shim::{ContainerProcess, State},
+};
 
 impl Inner {
     pub(super) fn container_directory(&self, id: &str) -> PathBuf {
@@ -46,7 +49,7 @@ impl Inner {
         let id = record::new_id();
         let directory = self.container_directory(&id);
         let outcome = self.write_container(&id, sandbox, config, &directory);
-        match outcome.and_then(|record| self.register(record, &directory)) {
+        match outcome.and_then(|(record, process)| self.register(record, process, &directory)) {
             Ok(()) => Ok(id),
             Err(error) => {
                 if let Err(second) = recovery::remove_directory(&directory) {
@@ -63,13 +66,13 @@ impl Inner {
 
     /// Adds a complete container to the registry, unless its sandbox was stopped meanwhile: nothing would ever remove
     /// it.
-    fn register(&self, record: ContainerRecord, directory: &Path) -> Result<()> {
+    fn register(&self, record: ContainerRecord, process: ContainerProcess, directory: &Path) -> Result<()> {
         let mut store = self.store.lock();
         if store.sandboxes.get(&record.sandbox).is_none_or(|sandbox| sandbox.is_stopped()) {
             let message = format!("sandbox container {:?} is not running", record.sandbox);
             return Err(error::cri_error(Kind::Internal, message));
         }
-        let entry = LocalContainer::new(record, directory.to_owned());
+        let entry = LocalContainer::created(record, process, directory.to_owned());
         store.containers.insert(entry.record.id.clone(), Arc::new(entry));
         Ok(())
     }
@@ -91,8 +94,16 @@ impl Inner {
             let message = "failed to create container: the host was rebooted after the container was created";
             return Err(error::cri_error(Kind::Internal, message));
         }
-        let launched = entry.shim.start(&self.settings.program, &entry.record.launch).await;
-        launched.map_err(|error| error::cri_error(Kind::Internal, error.to_string()))
+        let Some(process) = entry.process.lock().clone() else {
+            let message = "failed to create container: it was created by an earlier process of the provider, and its \
+                           environment is on no disk: create it again";
+            return Err(error::cri_error(Kind::Internal, message));
+        };
+        let launched = entry.shim.start(&self.settings.program, &entry.record.launch, &process).await;
+        launched.map_err(|error| error::cri_error(Kind::Internal, error.to_string()))?;
+        // From here on only the shim needs it.
+        *entry.process.lock() = None;
+        Ok(())
     }
 
     pub(super) async fn container_status(self: &Arc<Self>, id: &str) -> Result<Container> {

@@ -16,7 +16,7 @@ use super::{
     error,
     record::{ContainerRecord, SandboxRecord},
 };
-use crate::shim::{ContainerExit, Shim};
+use crate::shim::{ContainerExit, ContainerProcess, Shim};
 
 /// A sandbox of this node.
 #[derive(Debug)]
@@ -45,6 +45,8 @@ impl LocalSandbox {
 pub(super) struct LocalContainer {
     pub(super) record: ContainerRecord,
     pub(super) shim: Shim,
+    /// What to execute, until it was started. Only this process knows it: no file has it.
+    pub(super) process: Mutex<Option<ContainerProcess>>,
     /// How the container exited, once it has.
     pub(super) ended: Mutex<Option<ContainerExit>>,
     /// Held while a container whose shim is gone is cleaned up.
@@ -56,16 +58,23 @@ pub(super) struct LocalContainer {
 }
 
 impl LocalContainer {
+    /// A container that was found on disk.
     pub(super) fn new(record: ContainerRecord, directory: PathBuf) -> Self {
         let shim = Shim::at(directory);
         Self {
             record,
             shim,
+            process: Mutex::default(),
             ended: Mutex::default(),
             cleanup: tokio::sync::Mutex::default(),
             start: tokio::sync::Mutex::default(),
             unknown_reported: AtomicBool::new(false),
         }
+    }
+
+    /// A container that was just created.
+    pub(super) fn created(record: ContainerRecord, process: ContainerProcess, directory: PathBuf) -> Self {
+        Self { process: Mutex::new(Some(process)), ..Self::new(record, directory) }
     }
 
     /// Marks the state as unknown; returns whether it was not marked before.

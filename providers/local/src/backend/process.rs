@@ -18,7 +18,7 @@ use vk_pod_engine::backend::{ContainerConfig, SandboxConfig, Seccomp, Share};
 use vk_provider::{Result, error::Kind};
 
 use super::error;
-use crate::{files, procfs, shim::ProcessLaunch, spec};
+use crate::{files, procfs, shim::ContainerProcess, spec};
 
 const LEVEL_TEXT: &str = "this node runs pods as plain processes (level \"process\")";
 /// Clock ticks per second that the kernel reports to user space; the same on every machine.
@@ -102,13 +102,14 @@ pub(super) fn check_container(config: &ContainerConfig) -> Result<(), String> {
     Ok(())
 }
 
-/// The process of a container: a program of the image flattened in `flat`, or of the host if there is no image.
+/// The process of a container and its working directory: a program of the image flattened in `flat`, or of the host if
+/// there is no image.
 pub(super) fn launch(
     config: &ContainerConfig,
     image: Option<&image::Config>,
     flat: Option<&Path>,
     directory: &Path,
-) -> Result<ProcessLaunch> {
+) -> Result<(ContainerProcess, PathBuf)> {
     let mut argv = spec::arguments(config, image)?;
     let scratch = directory.join("work");
     files::create_private_dir(&scratch)
@@ -138,7 +139,8 @@ pub(super) fn launch(
         start = cwd.into();
     }
     env.extend(mount_variables(config));
-    Ok(ProcessLaunch { argv, env, cwd: start })
+    let env = env.into_iter().map(|(name, value)| format!("{name}={value}")).collect();
+    Ok((ContainerProcess { args: argv, env }, start))
 }
 
 /// Environment variables with the paths of the mounts: `VK_MOUNT_0` and so on hold the host paths, `VK_MOUNT_PATH_0`

@@ -40,7 +40,7 @@ pub(super) struct ContainerRecord {
     pub(super) sandbox: String,
     pub(super) created: Timestamp,
     pub(super) boot: String,
-    /// The environment is left out, because it may hold secrets.
+    /// Command, arguments and environment are left out, because they may contain Secrets.
     pub(super) config: ContainerConfig,
     /// The image's name, as a runtime reports it.
     pub(super) image: String,

@@ -155,7 +155,7 @@ impl Inner {
             .map_err(|error| error::io_error("failed to set sysctls", &error))?;
         if record.config.security.namespaces.pid == Share::Pod {
             let join: Vec<PathBuf> = record.pins.iter().map(|name| directory.join(name)).collect();
-            shim::start_pause_process(&self.settings.program, directory, &join)
+            shim::start_pause_process(&self.settings.program, directory, &self.shims_cgroup(), &join)
                 .await
                 .map_err(|error| error::io_error("failed to start the pause process", &error))?;
             record.pause = true;
@@ -196,7 +196,8 @@ impl Inner {
             rootfs::mount_shm(&path).map_err(failed(&path))?;
         }
         if let (Some(cgroups), Some(cgroup)) = (&self.settings.cgroups, &record.cgroup) {
-            cgroups.create(cgroup, config.resources.as_ref()).map_err(|error| {
+            // The engine sets its limits.
+            cgroups.create(cgroup, None).map_err(|error| {
                 error::cri_error(Kind::Internal, format!("failed to create the pod's cgroup: {error}"))
             })?;
         }
@@ -248,15 +249,13 @@ impl Inner {
 
     pub(super) async fn remove_cgroup(&self, cgroup: &str) -> Result<()> {
         let Some(cgroups) = self.settings.cgroups.clone() else { return Ok(()) };
-        let (cgroup, root) = (cgroup.to_owned(), self.settings.cgroup_root.clone());
+        let cgroup = cgroup.to_owned();
         blocking("remove cgroup", move || {
             let failed = |error: std::io::Error| {
                 error::cri_error(Kind::Internal, format!("failed to remove cgroup: {error}"))
             };
             cgroups.kill(&cgroup).map_err(failed)?;
-            cgroups.remove(&cgroup).map_err(failed)?;
-            cgroups.prune(&cgroup, &root);
-            Ok(())
+            cgroups.remove(&cgroup).map_err(failed)
         })
         .await
     }

@@ -1,8 +1,15 @@
 //! Resource usage of pods.
 
-use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
-use jiff::{SignedDuration, Timestamp};
+use parking_lot::Mutex;
+use tokio::time::Instant;
 use vk_pod_engine::backend::{ContainerUsage, CpuUsage, FsUsage, InterfaceUsage, PodUsage};
 use vk_provider::Result;
 
@@ -13,15 +20,61 @@ use super::{
 use crate::cgroup::CgroupUsage;
 
 /// How long the measured size of a writable layer is reused: walking all its files is expensive.
-const LAYER_USAGE_TTL: SignedDuration = SignedDuration::from_secs(60);
+const LAYER_USAGE_TTL: Duration = Duration::from_mins(1);
 /// Maximum number of files to count.
 const MAX_FILES: u64 = 200_000;
 
-/// The measured size of a container's writable layer.
-#[derive(Clone, Debug)]
-pub(super) struct LayerUsage {
-    time: Timestamp,
-    usage: FsUsage,
+/// The sizes of writable layers, by container id. They are measured in the background: a request for usage only reads what
+/// was measured before, because a container can have any number of files.
+#[derive(Debug, Default)]
+pub(super) struct LayerSizes(Mutex<Sizes>);
+
+#[derive(Debug, Default)]
+struct Sizes {
+    measured: BTreeMap<String, MeasuredLayer>,
+    /// Whether a task is measuring.
+    busy: bool,
+}
+
+#[derive(Debug)]
+struct MeasuredLayer {
+    at: Instant,
+    usage: Option<FsUsage>,
+}
+
+// === impl LayerSizes ===
+
+impl LayerSizes {
+    /// The size that was measured last.
+    fn last(&self, container: &str) -> Option<FsUsage> {
+        self.0.lock().measured.get(container)?.usage.clone()
+    }
+
+    pub(super) fn forget(&self, container: &str) {
+        self.0.lock().measured.remove(container);
+    }
+
+    /// Of these layers, those to measure now. If there are any, the caller must measure them and then call
+    /// [`finish`](Self::finish).
+    fn begin(&self, mut layers: Vec<(String, PathBuf)>) -> Vec<(String, PathBuf)> {
+        let mut sizes = self.0.lock();
+        let is_fresh =
+            |id: &String| sizes.measured.get(id).is_some_and(|layer| layer.at.elapsed() < LAYER_USAGE_TTL);
+        layers.retain(|(id, _)| !is_fresh(id));
+        if sizes.busy {
+            return Vec::new();
+        }
+        sizes.busy = !layers.is_empty();
+        layers
+    }
+
+    fn record(&self, container: String, usage: Option<FsUsage>) {
+        self.0.lock().measured.insert(container, MeasuredLayer { at: Instant::now(), usage });
+    }
+
+    fn finish(&self) {
+        self.0.lock().busy = false;
+    }
 }
 
 impl Inner {
@@ -40,6 +93,7 @@ impl Inner {
             }),
             None => BTreeMap::new(),
         };
+        self.measure_layers(&pods);
         let this = Arc::clone(self);
         blocking("read usage", move || {
             let pods = pods.iter();
@@ -51,6 +105,28 @@ impl Inner {
                 .collect())
         })
         .await
+    }
+
+    /// Measures the writable layers of running containers in the background, one after the other.
+    fn measure_layers(self: &Arc<Self>, pods: &[(Arc<LocalSandbox>, Vec<Arc<LocalContainer>>)]) {
+        let containers = pods.iter().flat_map(|(_, containers)| containers);
+        let running = containers.filter(|container| container.ended.lock().is_none());
+        let layers = running.map(|entry| (entry.record.id.clone(), entry.shim.dir().join("upper")));
+        let layers = self.layers.begin(layers.collect());
+        if layers.is_empty() {
+            return;
+        }
+        let this = Arc::clone(self);
+        self.tasks.lock().spawn_blocking(move || {
+            for (id, upper) in layers {
+                let usage = measure(&upper);
+                // A removed container is not recorded again.
+                if this.store.lock().containers.contains_key(&id) {
+                    this.layers.record(id, usage);
+                }
+            }
+            this.layers.finish();
+        });
     }
 
     fn pod_usage(
@@ -80,7 +156,7 @@ impl Inner {
             attempt: entry.record.config.attempt,
             cpu: self.cpu(&usage),
             memory: usage.memory,
-            writable_layer: self.layer_usage(entry),
+            writable_layer: self.layers.last(&entry.record.id),
         })
     }
 
@@ -92,22 +168,14 @@ impl Inner {
         let total_nanos = usage.cpu_nanos?;
         Some(CpuUsage { time: self.settings.clock.now(), total_nanos, nano_cores: None })
     }
+}
 
-    fn layer_usage(&self, entry: &LocalContainer) -> Option<FsUsage> {
-        let upper = entry.shim.dir().join("upper");
-        let now = self.settings.clock.now();
-        if let Some(layer_usage) = self.layers.lock().get(&entry.record.id)
-            && now.duration_since(layer_usage.time) < LAYER_USAGE_TTL
-        {
-            return Some(layer_usage.usage.clone());
-        }
-        let (mut bytes, mut files) = (0, 0);
-        count(&upper, &mut bytes, &mut files)?;
-        let mount_point = upper.to_string_lossy().into_owned();
-        let usage = FsUsage { mount_point, used_bytes: bytes, used_inodes: Some(files) };
-        self.layers.lock().insert(entry.record.id.clone(), LayerUsage { time: now, usage: usage.clone() });
-        Some(usage)
-    }
+/// The size of a writable layer; `None` if there is none.
+fn measure(upper: &Path) -> Option<FsUsage> {
+    let (mut bytes, mut files) = (0, 0);
+    count(upper, &mut bytes, &mut files)?;
+    let mount_point = upper.to_string_lossy().into_owned();
+    Some(FsUsage { mount_point, used_bytes: bytes, used_inodes: Some(files) })
 }
 
 /// Adds up the sizes in a directory tree, without following links.
@@ -128,4 +196,42 @@ fn count(directory: &Path, bytes: &mut u64, files: &mut u64) -> Option<()> {
         }
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layers() -> Vec<(String, PathBuf)> {
+        vec![("one".to_owned(), "/one".into()), ("two".to_owned(), "/two".into())]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_layer_is_measured_by_one_task_and_not_again_within_a_minute() {
+        let sizes = LayerSizes::default();
+        assert_eq!(sizes.begin(layers()).len(), 2);
+        assert_eq!(sizes.begin(layers()), [], "a task is measuring");
+        let usage = FsUsage { mount_point: "/one".to_owned(), used_bytes: 7, used_inodes: Some(1) };
+        sizes.record("one".to_owned(), Some(usage.clone()));
+        sizes.finish();
+        assert_eq!((sizes.last("one"), sizes.last("two")), (Some(usage), None));
+        assert_eq!(sizes.begin(layers()), layers()[1..], "only what is not known");
+        sizes.record("two".to_owned(), None);
+        sizes.finish();
+        assert_eq!(sizes.begin(layers()), [], "also a missing layer is not looked for at every request");
+        tokio::time::advance(LAYER_USAGE_TTL).await;
+        assert_eq!(sizes.begin(layers()).len(), 2);
+    }
+
+    #[test]
+    fn a_tree_is_measured_without_following_links() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("inner")).unwrap();
+        fs::write(folder.path().join("inner/file"), [1; 10_000]).unwrap();
+        std::os::unix::fs::symlink("/", folder.path().join("inner/root")).unwrap();
+        let usage = measure(folder.path()).unwrap();
+        assert_eq!(usage.used_inodes, Some(4));
+        assert!((10_000..100_000).contains(&usage.used_bytes), "{usage:?}");
+        assert_eq!(measure(&folder.path().join("absent")), None);
+    }
 }

@@ -65,11 +65,13 @@ fn falling_back_to_the_hosts_network_is_a_condition_of_the_node() {
 #[test]
 fn two_nodes_with_the_same_name_do_not_share_a_cgroup() {
     let settings = read(json!({}));
-    let one = cgroup_root(&settings, &context(Path::new("/a"), "node"));
-    assert_ne!(one, cgroup_root(&settings, &context(Path::new("/b"), "node")));
-    assert_eq!(one, cgroup_root(&settings, &context(Path::new("/a"), "node")), "the name is stable");
+    let of =
+        |settings: &Settings, folder: &str| settings.engine.cgroup_root(&context(Path::new(folder), "node"));
+    let one = of(&settings, "/a");
+    assert_ne!(one, of(&settings, "/b"));
+    assert_eq!(one, of(&settings, "/a"), "the name is stable");
     assert!(one.starts_with("/virtual-kubelet-node-"), "{one}");
-    assert_eq!(cgroup_root(&read(json!({"cgroupRoot": "/x"})), &context(Path::new("/a"), "n")), "/x");
+    assert_eq!(of(&read(json!({"cgroupRoot": "/x"})), "/a"), "/x");
 }
 
 #[tokio::test]

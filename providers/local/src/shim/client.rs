@@ -23,7 +23,7 @@ use vk_provider::{
 };
 
 use super::{
-    ContainerExit, Program, ShimLaunch, StartError, State,
+    ContainerExit, ContainerProcess, Program, ShimLaunch, StartError, State,
     create::LAUNCH,
     protocol::{self, ShimReply, ShimRequest, StartOutcome, Streams},
     session::{self, StdinClose},
@@ -58,10 +58,15 @@ impl Shim {
 
     /// Starts the container with a supervisor that outlives this process. If it is being started already, waits for
     /// that.
-    pub async fn start(&self, program: &Program, launch: &ShimLaunch) -> Result<(), StartError> {
+    pub async fn start(
+        &self,
+        program: &Program,
+        launch: &ShimLaunch,
+        process: &ContainerProcess,
+    ) -> Result<(), StartError> {
         let failed =
             |error: io::Error| StartError::new(format!("start the shim of {}: {error}", self.dir.display()));
-        match self.spawn_supervisor(program, launch).await.map_err(failed)? {
+        match self.spawn_supervisor(program, launch, process).await.map_err(failed)? {
             Some(StartOutcome::Started) => Ok(()),
             Some(StartOutcome::Failed(error)) => Err(error),
             // No answer, or another supervisor is active.
@@ -73,6 +78,7 @@ impl Shim {
         &self,
         program: &Program,
         launch: &ShimLaunch,
+        process: &ContainerProcess,
     ) -> io::Result<Option<StartOutcome>> {
         if state::last_written(&self.dir)?.is_none() {
             files::write_json(&self.dir.join(LAUNCH), launch)?;
@@ -86,7 +92,7 @@ impl Shim {
             .arg(&self.dir)
             // Our environment may hold secrets, which are not for a container.
             .env_clear()
-            .stdin(Stdio::null())
+            .stdin(Stdio::from(protocol::memfd_with(process)?))
             .stdout(Stdio::piped())
             .stderr(complaints)
             .spawn()?;

@@ -29,7 +29,7 @@ use tracing::{
 };
 
 use super::{
-    ProcessLaunch, ShimLaunch,
+    ShimLaunch,
     console::{self, ProcessStdio},
     executor::{self, ContainerExecutor},
     print_error,
@@ -85,11 +85,11 @@ pub(super) fn run_helper(
 
 /// Becomes the program.
 pub(super) fn process(order: &HelperRequest, launch: &ShimLaunch, report: &OwnedFd) -> Result<(), String> {
-    let ProcessLaunch { argv, env, cwd } = launch.process.as_ref().ok_or("launch.json has no program")?;
+    let cwd = launch.cwd.as_ref().ok_or("launch.json has no working directory")?;
     let console = ProcessStdio::take(order).map_err(|error| error.to_string())?;
     let dir = env::current_dir().map_err(|error| format!("find the container's directory: {error}"))?;
-    let argv = order.command.as_ref().unwrap_or(argv);
-    let path = env.iter().rev().find_map(|(name, value)| (name == "PATH").then_some(value.as_str()));
+    let argv = order.command.as_ref().unwrap_or(&order.process.args);
+    let path = order.process.variable("PATH");
     env::set_current_dir(cwd).map_err(|error| {
         format!("chdir to cwd (\"{}\") set in config.json failed: {}", cwd.display(), io_error(&error))
     })?;
@@ -108,10 +108,7 @@ pub(super) fn process(order: &HelperRequest, launch: &ShimLaunch, report: &Owned
     // The program survives a killed supervisor: the provider finds it by the recorded state and kills it.
     let _ = set_parent_process_death_signal(None);
     let mut command = Command::new(&program);
-    command
-        .env_clear()
-        .envs(env.iter().map(|(name, value)| (name, value)))
-        .env(procfs::CONTAINER_VARIABLE, container_id(&dir));
+    command.env_clear().envs(order.process.variables()).env(procfs::CONTAINER_VARIABLE, container_id(&dir));
     executor::run(command, &program, argv)
 }
 
@@ -134,7 +131,7 @@ fn oci(order: &HelperRequest, launch: &ShimLaunch, report: &Arc<OwnedFd>) -> Res
         format!("error during container init: {}", error_chain(&error))
     };
     let builder = ContainerBuilder::new(id, SyscallType::Linux)
-        .with_executor(ContainerExecutor { report: report.clone() })
+        .with_executor(ContainerExecutor { report: report.clone(), process: order.process.clone().into() })
         .with_root_path(&runtime)
         .map_err(init)?;
     let (builder, terminal) = match console {

@@ -10,7 +10,6 @@
 use std::{
     convert::Infallible,
     env,
-    ffi::OsString,
     fs::File,
     io,
     os::fd::{AsFd as _, OwnedFd},
@@ -35,7 +34,7 @@ use rustix::{
 };
 
 use super::{
-    ShimLaunch,
+    ContainerProcess, ShimLaunch,
     console::ProcessStdio,
     create::{self, BUNDLE, adjust_oom, run_helper, send_report},
     executor,
@@ -86,7 +85,7 @@ fn oci(order: &HelperRequest, launch: &ShimLaunch, report: &OwnedFd) -> Result<(
             return;
         }
         drop(ready_read);
-        let Err(message) = enter(console, process, filter, &args);
+        let Err(message) = enter(console, process, filter, &order.process, &args);
         send_report(report, &HelperReport::Error(message));
     });
     send_report(report, &HelperReport::Pid(child.map_err(failed("start a process in the container"))?));
@@ -101,6 +100,7 @@ fn enter(
     console: ProcessStdio,
     process: &Process,
     filter: Option<&LinuxSeccomp>,
+    container: &ContainerProcess,
     args: &[String],
 ) -> Result<Infallible, String> {
     let kernel = SyscallType::Linux.create_syscall();
@@ -136,16 +136,15 @@ fn enter(
             .map_err(|error| format!("set seccomp filter: {error}")),
         _ => Ok(()),
     };
-    let path = variable(process, "PATH");
-    let program = executor::lookup(args, path.as_deref().unwrap_or(executor::PATH))?;
-    let env = executor::with_home(environment(process), user.uid());
+    let program = executor::lookup(args, container.variable("PATH").unwrap_or(executor::PATH))?;
+    let home = executor::passwd_home(container, user.uid());
     // Changing the user keeps capabilities permitted, but not effective.
     capabilities::reset_effective(&*kernel).map_err(|error| format!("reset capabilities: {error}"))?;
     confine(early)?;
     drop_capabilities(process, &*kernel)?;
     confine(!early)?;
     let mut command = Command::new(&program);
-    command.env_clear().envs(env);
+    command.env_clear().envs(container.variables()).envs(home.map(|home| ("HOME", home)));
     executor::run(command, &program, args)
 }
 
@@ -167,19 +166,6 @@ fn drop_capabilities(process: &Process, kernel: &dyn Syscall) -> Result<(), Stri
             .map_err(|error| format!("drop capabilities: {error}")),
         None => Ok(()),
     }
-}
-
-fn environment(process: &Process) -> Vec<(OsString, OsString)> {
-    let entries = process.env().iter().flatten();
-    entries
-        .filter_map(|entry| entry.split_once('='))
-        .map(|(name, value)| (name.into(), value.into()))
-        .collect()
-}
-
-fn variable(process: &Process, name: &str) -> Option<String> {
-    let mut entries = process.env().iter().flatten().rev();
-    entries.find_map(|entry| entry.strip_prefix(name)?.strip_prefix('=').map(str::to_owned))
 }
 
 fn failed<E: std::fmt::Display>(doing: &str) -> impl Fn(E) -> String {

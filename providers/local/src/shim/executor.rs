@@ -1,6 +1,7 @@
 //! The last step of a start: looks the program up and executes it.
 
 use std::{
+    env,
     ffi::OsString,
     fs::{self, File},
     io::{self, Read as _},
@@ -21,7 +22,7 @@ use rustix::fs::{Mode, OFlags};
 use vk_provider::go_text::io_error;
 
 use super::{
-    print_error,
+    ContainerProcess, print_error,
     protocol::{self, HelperReport},
 };
 
@@ -36,31 +37,32 @@ const EXEC_FAILED: i32 = 255;
 #[derive(Clone, Debug)]
 pub(super) struct ContainerExecutor {
     pub(super) report: Arc<OwnedFd>,
+    /// What to execute; the spec does not have it.
+    pub(super) process: Arc<ContainerProcess>,
 }
 
 impl Executor for ContainerExecutor {
-    fn validate(&self, spec: &Spec) -> Result<(), ExecutorValidationError> {
-        let (args, path) = program_and_path(spec);
-        lookup(&args, &path).map(drop).map_err(|message| {
+    fn validate(&self, _: &Spec) -> Result<(), ExecutorValidationError> {
+        self.program().map(drop).map_err(|message| {
             let _ = protocol::report_to(&*self.report, &HelperReport::Error(message.clone()));
             ExecutorValidationError::ArgValidationError(message)
         })
     }
 
-    fn exec(&self, spec: &Spec) -> Result<(), ExecutorError> {
-        let (args, path) = program_and_path(spec);
-        let program = lookup(&args, &path).map_err(ExecutorError::Other)?;
-        // libcontainer has set the environment of this process.
-        run(Command::new(&program), &program, &args)
+    fn exec(&self, _: &Spec) -> Result<(), ExecutorError> {
+        let program = self.program().map_err(ExecutorError::Other)?;
+        let mut command = Command::new(&program);
+        // libcontainer has set HOME from the container's `/etc/passwd` in the environment of this process.
+        let home = env::var_os("HOME").filter(|_| self.process.variable("HOME").is_none_or(str::is_empty));
+        command.env_clear().envs(self.process.variables()).envs(home.map(|home| ("HOME", home)));
+        run(command, &program, &self.process.args)
     }
 }
 
-fn program_and_path(spec: &Spec) -> (Vec<String>, String) {
-    let process = spec.process().as_ref();
-    let args = process.and_then(|process| process.args().clone()).unwrap_or_default();
-    let env = process.and_then(|process| process.env().clone()).unwrap_or_default();
-    let path = env.iter().rev().find_map(|entry| entry.strip_prefix("PATH=").map(str::to_owned));
-    (args, path.unwrap_or_else(|| PATH.to_owned()))
+impl ContainerExecutor {
+    fn program(&self) -> Result<PathBuf, String> {
+        lookup(&self.process.args, self.process.variable("PATH").unwrap_or(PATH))
+    }
 }
 
 /// Executes the program. If the kernel refuses, the reason goes to the program's stderr, as with runc.
@@ -98,13 +100,10 @@ fn executable(file: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds `HOME` from the container's `/etc/passwd`, unless it is set.
-pub(super) fn with_home(mut env: Vec<(OsString, OsString)>, uid: u32) -> Vec<(OsString, OsString)> {
-    if !env.iter().any(|(name, value)| name == "HOME" && !value.is_empty()) {
-        let passwd = read(Path::new("/etc/passwd")).unwrap_or_default();
-        env.push(("HOME".into(), home(&passwd, uid)));
-    }
-    env
+/// `HOME` from the container's `/etc/passwd`, unless it is set.
+pub(super) fn passwd_home(process: &ContainerProcess, uid: u32) -> Option<OsString> {
+    let unset = process.variable("HOME").is_none_or(str::is_empty);
+    unset.then(|| home(&read(Path::new("/etc/passwd")).unwrap_or_default(), uid))
 }
 
 /// Reads a file that the container's processes may have replaced: never blocks, and limits the size.

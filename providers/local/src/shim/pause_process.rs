@@ -23,8 +23,8 @@ use rustix::{
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-use super::{Program, on_read_only_mount, print_error, state};
-use crate::{files, sys};
+use super::{OOM_SCORE_ADJ, Program, on_read_only_mount, print_error, state};
+use crate::{cgroup::HostCgroups, files, sys};
 
 const LOCK: &str = "pause.lock";
 const FILE: &str = "pause.json";
@@ -38,8 +38,14 @@ struct PauseRecord {
 }
 
 /// Starts process 1 of a new PID namespace, in the other namespaces given by their files. Returns its PID on the host;
-/// the namespace is `/proc/PID/ns/pid`. An existing one is reused.
-pub async fn start_pause_process(program: &Program, dir: &Path, join: &[PathBuf]) -> io::Result<i32> {
+/// the namespace is `/proc/PID/ns/pid`. An existing one is reused. `own_cgroup` is as in
+/// [`ShimLaunch`](super::ShimLaunch): like a shim, it outlives the process that starts it.
+pub async fn start_pause_process(
+    program: &Program,
+    dir: &Path,
+    own_cgroup: &str,
+    join: &[PathBuf],
+) -> io::Result<i32> {
     if let Some(pid) = pause_process_pid(dir) {
         return Ok(pid);
     }
@@ -48,15 +54,19 @@ pub async fn start_pause_process(program: &Program, dir: &Path, join: &[PathBuf]
         .args(&program.args)
         .arg("pause")
         .arg(dir)
+        .arg(own_cgroup)
         .args(join)
         .env_clear()
         .stdin(Stdio::null())
         .output()
         .await?;
-    pause_process_pid(dir).ok_or_else(|| {
-        let lower_case_error = String::from_utf8_lossy(&output.stderr);
-        io::Error::other(format!("start the pause process: {}", lower_case_error.trim()))
-    })
+    let complaints = String::from_utf8_lossy(&output.stderr);
+    let pid = pause_process_pid(dir)
+        .ok_or_else(|| io::Error::other(format!("start the pause process: {}", complaints.trim())))?;
+    if !complaints.trim().is_empty() {
+        tracing::warn!(error = complaints.trim(), pid, "a pause process is not fully set up");
+    }
+    Ok(pid)
 }
 
 /// The PID of the pause process, while it lives.
@@ -67,8 +77,15 @@ pub fn pause_process_pid(dir: &Path) -> Option<i32> {
 }
 
 /// Entry point of `pause`: starts the pause process and exits.
-pub(super) fn run(dir: &Path, program: &Program, join: &[String]) -> ExitCode {
+pub(super) fn run(dir: &Path, program: &Program, args: &[String]) -> ExitCode {
     let start = || -> io::Result<()> {
+        let [own_cgroup, join @ ..] = args else { return Err(io::Error::other("no cgroup was given")) };
+        // In the cgroup of a service it would be stopped with it, and all processes of the pod with this one.
+        if let Err(error) = HostCgroups::mounted().and_then(|cgroups| cgroups.enter(own_cgroup)) {
+            print_error(format_args!("the pause process stays in its parent's cgroup: {error}"));
+        }
+        // An unprivileged process keeps its score.
+        let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
         let (program, _binary) = on_read_only_mount(program.clone());
         for namespace in join {
             let file = File::open(namespace)

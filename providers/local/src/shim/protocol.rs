@@ -16,6 +16,8 @@ use rustix::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use super::ContainerProcess;
+
 /// A request of a client to a supervisor: one line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -91,6 +93,8 @@ pub(super) enum StartOutcome {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct HelperRequest {
+    /// The container's own command line and environment.
+    pub(super) process: ContainerProcess,
     /// The command; `None` for the container's own program.
     pub(super) command: Option<Vec<String>>,
     /// PID of the container's first process; 0 if there is none yet.

@@ -1,9 +1,15 @@
 //! The files of a supervisor: the state of its container, and a lock that it holds while it lives.
+//!
+//! A full disk must not lose an exit code. So the state has two files of a fixed size, allocated before the container is
+//! started: a new state is written into the spare one, and then the two are swapped. That needs no further space.
 
 use std::{
-    fs::{File, OpenOptions},
+    fs::{self, File, OpenOptions},
     io,
-    os::{fd::AsFd as _, unix::fs::OpenOptionsExt as _},
+    os::{
+        fd::AsFd as _,
+        unix::fs::{FileExt as _, OpenOptionsExt as _},
+    },
     path::Path,
 };
 
@@ -12,13 +18,21 @@ use nix::{
     fcntl::{FcntlArg, fcntl},
     libc,
 };
+use rustix::{
+    fs::{CWD, FallocateFlags, RenameFlags, fallocate, renameat_with},
+    io::Errno,
+};
 use serde::{Deserialize, Serialize};
 
 use super::{ContainerExit, State};
-use crate::files::{read_json, write_json};
+use crate::files::read_json;
 
 const STATE: &str = "state.json";
+/// The file that the next state is written to.
+const SPARE: &str = "state.spare";
 const LOCK: &str = "shim.lock";
+/// The size of both files.
+const SIZE: usize = 4096;
 
 /// The content of `state.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +63,7 @@ pub(super) enum StateFile {
 
 /// The state of the container in a directory.
 pub(super) fn read(dir: &Path) -> io::Result<State> {
-    let mut written = read_json::<StateFile>(&dir.join(STATE))?;
+    let mut written = last_written(dir)?;
     if !matches!(written, Some(StateFile::Exited(_))) {
         if is_supervised(dir)? {
             return Ok(match written {
@@ -59,7 +73,7 @@ pub(super) fn read(dir: &Path) -> io::Result<State> {
             });
         }
         // The supervisor may have recorded the exit between the two reads.
-        written = read_json(&dir.join(STATE))?;
+        written = last_written(dir)?;
     }
     Ok(match written {
         None => State::Created,
@@ -73,20 +87,72 @@ pub(super) fn read(dir: &Path) -> io::Result<State> {
 
 /// Start time of the container's first process, in clock ticks.
 pub(super) fn ticks(dir: &Path) -> io::Result<Option<u64>> {
-    Ok(match read_json(&dir.join(STATE))? {
+    Ok(match last_written(dir)? {
         Some(StateFile::Starting { ticks, .. } | StateFile::Running { ticks, .. }) => ticks,
         Some(StateFile::Exited(_)) | None => None,
     })
 }
 
-/// Writes the state of the container in a directory.
+/// Writes the state of the container in a directory, without needing space on the disk except the first two times.
 pub(super) fn write(dir: &Path, written: &StateFile) -> io::Result<()> {
-    write_json(&dir.join(STATE), written)
+    let (state, spare) = (dir.join(STATE), dir.join(SPARE));
+    let text = padded(written)?;
+    let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&spare)?;
+    allocate(&file)?;
+    file.write_all_at(&text, 0)?;
+    file.set_len(text.len() as u64)?;
+    match renameat_with(CWD, &spare, CWD, &state, RenameFlags::EXCHANGE) {
+        Ok(()) => Ok(()),
+        // The first state, or a filesystem that cannot swap: then the next state needs space.
+        Err(Errno::NOENT | Errno::INVAL | Errno::NOSYS) => fs::rename(&spare, &state),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Allocates the spare file, so that a later [`write`] cannot fail for lack of space.
+pub(super) fn reserve(dir: &Path) -> io::Result<()> {
+    let spare = dir.join(SPARE);
+    allocate(&OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(spare)?)
+}
+
+fn allocate(file: &File) -> io::Result<()> {
+    match fallocate(file, FallocateFlags::empty(), 0, SIZE as u64) {
+        // A filesystem without it. Zeros also occupy space on most.
+        Err(Errno::OPNOTSUPP | Errno::NOSYS) if file.metadata()?.len() < SIZE as u64 => {
+            file.write_all_at(&[0; SIZE], 0)
+        }
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A state as JSON of exactly [`SIZE`] bytes. A longer message is shortened.
+fn padded(written: &StateFile) -> io::Result<Vec<u8>> {
+    let mut written = written.clone();
+    loop {
+        let mut text = serde_json::to_vec(&written)?;
+        if text.len() <= SIZE {
+            text.resize(SIZE, b'\n');
+            return Ok(text);
+        }
+        let message = match &mut written {
+            StateFile::Exited(exit) => &mut exit.message,
+            StateFile::Running { log_error: Some(message), .. } => message,
+            StateFile::Running { .. } | StateFile::Starting { .. } => {
+                return Err(io::Error::other("the state of the container is too long"));
+            }
+        };
+        message.truncate(message.floor_char_boundary(message.len() / 2));
+    }
 }
 
 /// The state that was written last.
 pub(super) fn last_written(dir: &Path) -> io::Result<Option<StateFile>> {
-    read_json(&dir.join(STATE))
+    match read_json(&dir.join(STATE)) {
+        // Malformed: it may have been swapped after it was opened, and be written again.
+        Err(error) if error.raw_os_error().is_none() => read_json(&dir.join(STATE)),
+        outcome => outcome,
+    }
 }
 
 /// Whether a supervisor is active in a directory. The query does not take its lock.
@@ -189,6 +255,37 @@ mod tests {
             assert_eq!(read(dir.path()).unwrap(), lost);
             assert_eq!(ticks(dir.path()).unwrap(), None);
         }
+    }
+
+    #[test]
+    fn a_state_is_written_into_the_reserved_file_and_swapped() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        write(dir.path(), &StateFile::Starting { pid: None, ticks: None }).unwrap();
+        reserve(dir.path()).unwrap();
+        let inode = |name: &str| fs::metadata(dir.path().join(name)).unwrap().ino();
+        let (first, second) = (inode(STATE), inode(SPARE));
+        for code in [7, 8] {
+            let exit = ContainerExit::ended(moment(), moment(), code, false);
+            write(dir.path(), &StateFile::Exited(exit.clone())).unwrap();
+            assert_eq!(read(dir.path()).unwrap(), State::Exited(exit));
+        }
+        assert_eq!((inode(STATE), inode(SPARE)), (first, second), "swapped twice, and no other file");
+        let mut names: Vec<_> =
+            fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(names, [STATE, SPARE]);
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_for_the_reserved_space_is_shortened() {
+        let dir = tempfile::tempdir().unwrap();
+        let error = super::super::StartError::new("ü\u{1}".repeat(SIZE));
+        let exit = ContainerExit::not_started(&error, moment());
+        write(dir.path(), &StateFile::Exited(exit)).unwrap();
+        assert_eq!(fs::metadata(dir.path().join(STATE)).unwrap().len(), SIZE as u64);
+        let State::Exited(exit) = read(dir.path()).unwrap() else { panic!("it exited") };
+        assert!(exit.code == 128 && exit.message.starts_with("ü\u{1}ü"), "{exit:?}");
     }
 
     #[test]

@@ -34,7 +34,7 @@ use vk_supervisor::Clock;
 
 use self::{children::Children, connection::Connection, helper::Helper, output::ContainerOutput};
 use super::{
-    ContainerExit, Program, ShimLaunch, StartError,
+    ContainerExit, ContainerProcess, OOM_SCORE_ADJ, Program, ShimLaunch, StartError,
     create::{LAUNCH, RUNTIME},
     on_read_only_mount, print_error,
     protocol::{self, StartOutcome},
@@ -45,15 +45,15 @@ use crate::{cgroup::HostCgroups, files, isolation::Isolation, procfs, sys};
 const SOCKET: &str = "shim.sock";
 /// Time limit for creating a container.
 const CREATE_LIMIT: Duration = Duration::from_mins(2);
-/// The OOM killer should prefer containers to their supervisors.
-const OOM_SCORE_ADJ: &str = "-998";
+/// How often an exit that could not be written is written again.
+const SAVE_RETRY: Duration = Duration::from_secs(1);
 /// How long to read output after the container exited; nothing can write any more.
 const DRAIN_LIMIT: Duration = Duration::from_secs(2);
 
 /// Entry point of `supervise`.
 pub(super) fn run(dir: &Path, program: Program) -> ExitCode {
     let started = initialize(dir).and_then(|initialized| match initialized {
-        Some((lock, launch)) => ContainerSupervisor::new(program, launch, lock).map(Some),
+        Some(initialized) => ContainerSupervisor::new(program, initialized).map(Some),
         None => Ok(None),
     });
     match started {
@@ -72,9 +72,18 @@ pub(super) fn run(dir: &Path, program: Program) -> ExitCode {
     }
 }
 
+/// What a supervisor starts with.
+struct Initialized {
+    lock: File,
+    launch: ShimLaunch,
+    process: ContainerProcess,
+}
+
 /// Detaches from the process that started us. `None` if another supervisor is active.
-fn initialize(dir: &Path) -> io::Result<Option<(File, ShimLaunch)>> {
+fn initialize(dir: &Path) -> io::Result<Option<Initialized>> {
     sys::fd::close_inherited()?;
+    let process = protocol::from_input()?;
+    rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
     setsid()?;
     set_child_subreaper(Some(getpid()))?;
     umask(Mode::from_raw_mode(0o022));
@@ -91,7 +100,7 @@ fn initialize(dir: &Path) -> io::Result<Option<(File, ShimLaunch)>> {
         // The container and its commands get a session keyring of their own, not that of the host's user.
         sys::process::join_new_session_keyring();
     }
-    Ok(Some((lock, launch)))
+    Ok(Some(Initialized { lock, launch, process }))
 }
 
 /// Moves this process into its own cgroup, so that it is not limited with the process that started it. Failures do not
@@ -122,6 +131,7 @@ struct ContainerSupervisor {
     /// The read-only file descriptor that `program` is executed from.
     _binary: Option<OwnedFd>,
     launch: ShimLaunch,
+    process: ContainerProcess,
     clock: Clock,
     signals: SignalFd,
     listener: UnixListener,
@@ -146,7 +156,8 @@ struct StdioEnds {
 }
 
 impl ContainerSupervisor {
-    fn new(program: Program, launch: ShimLaunch, lock: File) -> io::Result<Self> {
+    fn new(program: Program, initialized: Initialized) -> io::Result<Self> {
+        let Initialized { lock, launch, process } = initialized;
         let clock = Clock::system();
         let started = clock.now();
         let mut mask = SigSet::empty();
@@ -157,6 +168,7 @@ impl ContainerSupervisor {
         mask.thread_block()?;
         let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)?;
         state::write(Path::new("."), &StateFile::Starting { pid: None, ticks: None })?;
+        state::reserve(Path::new("."))?;
         let _ = fs::remove_file(SOCKET);
         let listener = UnixListener::bind(SOCKET)?;
         listener.set_nonblocking(true)?;
@@ -169,6 +181,7 @@ impl ContainerSupervisor {
             program,
             _binary: binary,
             launch,
+            process,
             clock,
             signals,
             listener,
@@ -232,12 +245,13 @@ impl ContainerSupervisor {
     fn spawn_create(&mut self) -> io::Result<(Helper, StdioEnds)> {
         if self.launch.tty {
             let ends = StdioEnds { stdin: None, stdout: None, stderr: None };
-            return Ok((Helper::terminal(&self.program, "create", None, 0)?, ends));
+            return Ok((Helper::terminal(&self.program, &self.process, "create", None, 0)?, ends));
         }
         let (stdin, ours) = helper::input(self.launch.stdin)?;
         let (stdout_ours, stdout) = helper::output(true)?;
         let (stderr_ours, stderr) = helper::output(true)?;
-        let helper = Helper::piped(&self.program, "create", None, 0, [&stdin, &stdout, &stderr])?;
+        let pipes = [&stdin, &stdout, &stderr];
+        let helper = Helper::piped(&self.program, &self.process, "create", None, 0, pipes)?;
         Ok((helper, StdioEnds { stdin: ours, stdout: stdout_ours, stderr: stderr_ours }))
     }
 
@@ -308,9 +322,20 @@ impl ContainerSupervisor {
         }
     }
 
-    fn save_exit(&self, exit: &ContainerExit) {
-        if let Err(error) = state::write(Path::new("."), &StateFile::Exited(exit.clone())) {
-            print_error(format_args!("{} write the exit: {error}", self.clock.now()));
+    /// Records the exit. Its space is reserved; if it cannot be written nevertheless, this process stays until it can:
+    /// otherwise nobody would know the exit code.
+    fn save_exit(&mut self, exit: &ContainerExit) {
+        let exited = StateFile::Exited(exit.clone());
+        let mut failed = false;
+        while let Err(error) = state::write(Path::new("."), &exited) {
+            if !std::mem::replace(&mut failed, true) {
+                print_error(format_args!("{} write the exit: {error}", self.clock.now()));
+            }
+            // The directory is removed with a container that is removed by force.
+            if matches!(error.kind(), io::ErrorKind::NotFound) {
+                break;
+            }
+            self.poll_once(Some(SAVE_RETRY));
         }
         let _ = fs::remove_file(SOCKET);
         self.send_event();

@@ -3,7 +3,9 @@
 mod conformance;
 mod lifecycle;
 mod limits;
+mod pod_limits;
 mod process;
 mod restart;
+mod secrets;
 mod termination;
 mod test_backend;

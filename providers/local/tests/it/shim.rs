@@ -5,4 +5,5 @@ mod bundle;
 mod command;
 mod container;
 mod crash;
+mod full_disk;
 mod process;

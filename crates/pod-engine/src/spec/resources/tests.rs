@@ -181,6 +181,69 @@ fn a_sandbox_is_told_the_largest_moment_of_its_pod() {
     assert_eq!((made.cpu_shares, made.cpu_quota), (1024, 400_000));
 }
 
+/// Quota, shares and memory of a pod's cgroup.
+fn pod_numbers(spec: Value) -> (i64, i64, i64) {
+    let made = pod_limits(&pod(spec), &HostFeatures::default());
+    (made.cpu_quota, made.cpu_shares, made.memory_limit)
+}
+
+#[test]
+fn a_pod_is_limited_as_a_whole_only_where_every_container_or_the_pod_itself_is() {
+    let both =
+        json!({ "limits": { "cpu": "1", "memory": "1Mi" }, "requests": { "cpu": "500m", "memory": "1Mi" } });
+    let memory = json!({ "limits": { "memory": "1Mi" }, "requests": { "memory": "1Mi" } });
+    let of = |containers: &[&Value]| {
+        let named = containers.iter().enumerate();
+        let containers: Vec<Value> = named
+            .map(|(number, resources)| json!({ "name": format!("c{number}"), "resources": resources }))
+            .collect();
+        json!({ "containers": containers })
+    };
+    assert_eq!(pod_numbers(of(&[&both])), (100_000, 512, 1 << 20));
+    assert_eq!(pod_numbers(of(&[&both, &both])), (200_000, 1024, 2 << 20));
+    assert_eq!(pod_numbers(of(&[&both, &memory])), (0, 512, 2 << 20), "one may use all processors");
+    assert_eq!(pod_numbers(of(&[&both, &json!({})])), (0, 512, 0), "one has no limit at all");
+    assert_eq!(pod_numbers(of(&[&json!({})])), (0, 2, 0), "best effort");
+    let mut zero = of(&[&both, &json!({ "limits": { "memory": "0", "cpu": "0" } })]);
+    assert_eq!(pod_numbers(zero.clone()), (0, 512, 0), "0 is no limit");
+    // The pod's own limits hold whatever its containers have.
+    zero["resources"] = json!({ "limits": { "cpu": "3", "memory": "4Mi" }, "requests": { "cpu": "2" } });
+    assert_eq!(pod_numbers(zero.clone()), (300_000, 2048, 4 << 20));
+    zero["resources"] = json!({ "limits": { "memory": "4Mi" } });
+    assert_eq!(pod_numbers(zero.clone()), (0, 512, 4 << 20), "each resource by itself");
+    // An init container without limits is a container without limits.
+    let mut init = of(&[&both]);
+    init["initContainers"] = json!([{ "name": "i" }]);
+    assert_eq!(pod_numbers(init.clone()), (0, 512, 0));
+    init["initContainers"] = json!([{ "name": "i", "resources": {
+        "limits": { "cpu": "3", "memory": "512Ki" }, "requests": { "cpu": "3" },
+    } }]);
+    assert_eq!(pod_numbers(init.clone()), (300_000, 3072, 1 << 20), "the largest moment");
+    init["overhead"] = json!({ "cpu": "1", "memory": "1Mi" });
+    assert_eq!(pod_numbers(init), (400_000, 4096, 2 << 20));
+}
+
+#[test]
+fn the_limits_of_a_pod_are_not_what_the_runtime_is_told_of_its_sandbox() {
+    let spec = json!({ "containers": [
+        { "name": "a", "resources": { "limits": { "cpu": "1", "memory": "1Mi" } } },
+        { "name": "b" },
+    ] });
+    let told = of_sandbox(pod(spec.clone()).spec.as_ref().unwrap(), &HostFeatures::default());
+    assert_eq!((told.cpu_quota, told.memory_limit), (100_000, 1 << 20), "as a kubelet tells it");
+    assert_eq!(pod_numbers(spec).2, 0);
+}
+
+#[test]
+fn huge_pages_of_a_pod_are_limited_to_its_requests() {
+    let features =
+        HostFeatures { huge_pages: vec!["1GB".to_owned(), "2MB".to_owned()], ..HostFeatures::default() };
+    let container =
+        |name: &str| json!({ "name": name, "resources": { "requests": { "hugepages-2Mi": "4Mi" } } });
+    let made = pod_limits(&pod(json!({ "containers": [container("a"), container("b")] })), &features);
+    assert_eq!(made.hugepages, [("1GB".to_owned(), 0), ("2MB".to_owned(), 8 << 20)].into());
+}
+
 proptest! {
     #[test]
     fn shares_stay_between_the_kernels_limits_and_never_fall(milli in any::<i64>(), more in 0i64..1_000_000) {

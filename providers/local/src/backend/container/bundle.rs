@@ -30,19 +30,20 @@ use crate::{
     files,
     image::StoredImage,
     namespace::Kind as Namespace,
-    shim::{self, ShimLaunch, State},
+    shim::{self, ContainerProcess, ShimLaunch, State},
     spec::{self, DeviceNode, PodPaths, SpecInput, seccomp, user::ProcessIdentity},
 };
 
 impl Inner {
-    /// Creates the directory of a new container. The record is written last; it makes the container exist.
+    /// Creates the directory of a new container. The record is written last; it makes the container exist. Command line
+    /// and environment are returned: they may contain Secrets, and no file has them.
     pub(super) fn write_container(
         &self,
         id: &str,
         sandbox: &LocalSandbox,
         mut config: ContainerConfig,
         directory: &Path,
-    ) -> Result<ContainerRecord> {
+    ) -> Result<(ContainerRecord, ContainerProcess)> {
         if self.sandbox_state(sandbox) != SandboxState::Ready {
             let message = format!("sandbox container {:?} is not running", sandbox.record.id);
             return Err(error::cri_error(Kind::Internal, message));
@@ -66,23 +67,25 @@ impl Inner {
             cgroup: sandbox.record.cgroup.as_ref().map(|pod| format!("{pod}/{id}")),
             own_cgroup: sandbox.record.cgroup.as_ref().map(|_| self.shims_cgroup()),
             no_new_privs: config.security.no_new_privileges && self.is_plain(),
-            process: None,
+            cwd: None,
         };
         let stored = self.image_of(&config)?;
         let image_config = stored.as_ref().and_then(|stored| stored.config.config().as_ref());
         if let Some(stored) = &stored {
             self.settings.images.hold(&stored.id, directory).map_err(Error::from)?;
         }
-        let identity = if self.is_plain() {
+        let (identity, process) = if self.is_plain() {
             process::check_container(&config)
                 .map_err(|reason| error::cri_error(Kind::Unsupported, reason))?;
             let flat = stored.as_ref().map(|stored| self.settings.images.flat_image(stored)).transpose();
             let flat = flat.map_err(Error::from)?;
-            launch.process = Some(process::launch(&config, image_config, flat.as_deref(), directory)?);
-            None
+            let (process, cwd) = process::launch(&config, image_config, flat.as_deref(), directory)?;
+            launch.cwd = Some(cwd);
+            (None, process)
         } else {
             let stored = stored.as_ref().ok_or_else(|| no_image(&config.image))?;
-            Some(self.write_bundle(sandbox, &config, stored, &launch, directory)?)
+            let (identity, process) = self.write_bundle(sandbox, &config, stored, &launch, directory)?;
+            (Some(identity), process)
         };
         let stop_signal = match spec::stop_signal(&config, image_config) {
             None => signal::TERM,
@@ -101,6 +104,8 @@ impl Inner {
             images.push(mount.clone());
         }
         config.env.clear();
+        config.command.clear();
+        config.args.clear();
         let record = ContainerRecord {
             id: id.to_owned(),
             sandbox: sandbox.record.id.clone(),
@@ -118,7 +123,7 @@ impl Inner {
         let path = directory.join(RECORD);
         files::write_json(&path, &record)
             .map_err(|error| error::path_error("failed to write", &path, &error))?;
-        Ok(record)
+        Ok((record, process))
     }
 
     /// The image of a container; `None` is the host itself, if the operator allows that.
@@ -130,7 +135,8 @@ impl Inner {
         found.map(Some).ok_or_else(|| no_image(&config.image))
     }
 
-    /// Creates the root filesystem and the OCI bundle, and returns the user that the process runs as.
+    /// Creates the root filesystem and the OCI bundle. Returns the user that the process runs as, and what the bundle
+    /// must not contain.
     fn write_bundle(
         &self,
         sandbox: &LocalSandbox,
@@ -138,7 +144,7 @@ impl Inner {
         stored: &StoredImage,
         launch: &ShimLaunch,
         directory: &Path,
-    ) -> Result<ProcessIdentity> {
+    ) -> Result<(ProcessIdentity, ContainerProcess)> {
         let image_config = stored.config.config().as_ref();
         let failed = |path: &Path| {
             let path = path.to_owned();
@@ -194,10 +200,11 @@ impl Inner {
             pids_limit: self.settings.pids_limit,
             node_hostname: &self.hostname,
         };
-        let spec = spec::build(&input).map_err(|error| described(&error))?;
+        let mut spec = spec::build(&input).map_err(|error| described(&error))?;
+        let process = ContainerProcess::take_from(&mut spec);
         let path = directory.join("config.json");
         files::write_json(&path, &spec).map_err(failed(&path))?;
-        Ok(identity)
+        Ok((identity, process))
     }
 
     fn seccomp(&self, config: &ContainerConfig) -> Result<Option<LinuxSeccomp>> {

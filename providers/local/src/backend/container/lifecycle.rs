@@ -312,7 +312,7 @@ impl Inner {
         })
         .await?;
         self.store.lock().containers.remove(id);
-        self.layers.lock().remove(id);
+        self.layers.forget(id);
         Ok(())
     }
 }

@@ -77,14 +77,14 @@ async fn a_container_is_not_registered_after_its_sandbox_was_stopped() {
         let sandbox = local.run_sandbox(&sandbox(folder.path())).await.unwrap();
         let home = local.inner.store.lock().sandbox(&sandbox).unwrap();
         let directory = local.inner.container_directory("late");
-        let record = local.inner.write_container("late", &home, container(), &directory).unwrap();
+        let (record, process) = local.inner.write_container("late", &home, container(), &directory).unwrap();
         // Meanwhile the sandbox is stopped or removed.
         if gone {
             local.remove_sandbox(&sandbox).await.unwrap();
         } else {
             local.stop_sandbox(&sandbox).await.unwrap();
         }
-        let error = local.inner.register(record, &directory).unwrap_err();
+        let error = local.inner.register(record, process, &directory).unwrap_err();
         assert!(error.message().ends_with("is not running"), "{error}");
         assert_eq!(local.inner.store.lock().container_ids(), Vec::<String>::new());
         recovery::remove_directory(&directory).unwrap();

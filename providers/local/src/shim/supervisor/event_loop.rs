@@ -80,7 +80,7 @@ impl ContainerSupervisor {
     }
 
     /// Waits for events once, and handles them.
-    fn poll_once(&mut self, limit: Option<Duration>) {
+    pub(super) fn poll_once(&mut self, limit: Option<Duration>) {
         for source in self.wait_for_events(limit) {
             match source {
                 EventSource::Signals => {
@@ -233,7 +233,7 @@ impl ContainerSupervisor {
         let mut given = PassedFds::default();
         let (helper, ends) = if streams.tty {
             given.terminal = true;
-            (Helper::terminal(&self.program, "exec", Some(command), self.pid)?, Vec::new())
+            (Helper::terminal(&self.program, &self.process, "exec", Some(command), self.pid)?, Vec::new())
         } else {
             let (stdin, stdin_ours) = helper::input(streams.stdin)?;
             let (stdout_ours, stdout) = helper::output(streams.stdout)?;
@@ -242,7 +242,7 @@ impl ContainerSupervisor {
             given.stdout = stdout_ours.is_some();
             given.stderr = stderr_ours.is_some();
             let pipes = [&stdin, &stdout, &stderr];
-            let helper = Helper::piped(&self.program, "exec", Some(command), self.pid, pipes)?;
+            let helper = Helper::piped(&self.program, &self.process, "exec", Some(command), self.pid, pipes)?;
             (helper, [stdin_ours, stdout_ours, stderr_ours].into_iter().flatten().collect())
         };
         self.children.add_helper(helper.process());

@@ -17,7 +17,7 @@ use rustix::{
 };
 
 use crate::shim::{
-    Program, console,
+    ContainerProcess, Program, console,
     protocol::{self, HelperReport, HelperRequest},
 };
 
@@ -38,6 +38,7 @@ impl Helper {
     /// Starts a helper for a program with a terminal.
     pub(super) fn terminal(
         program: &Program,
+        process: &ContainerProcess,
         verb: &str,
         command: Option<Vec<String>>,
         init: i32,
@@ -46,6 +47,7 @@ impl Helper {
         ours.set_nonblocking(true)?;
         let theirs = rustix::io::dup(theirs)?;
         let order = HelperRequest {
+            process: process.clone(),
             command,
             init,
             tty: true,
@@ -61,6 +63,7 @@ impl Helper {
     /// Starts a helper for a program with pipes.
     pub(super) fn piped(
         program: &Program,
+        process: &ContainerProcess,
         verb: &str,
         command: Option<Vec<String>>,
         init: i32,
@@ -70,6 +73,7 @@ impl Helper {
         let [stdin, stdout, stderr] =
             [rustix::io::dup(stdin)?, rustix::io::dup(stdout)?, rustix::io::dup(stderr)?];
         let order = HelperRequest {
+            process: process.clone(),
             command,
             init,
             tty: false,

@@ -116,12 +116,20 @@ async fn a_container_sees_neither_other_pods_nor_the_host() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root: make test"]
-async fn a_pod_can_share_its_pid_namespace() {
+async fn a_pod_can_share_its_pid_namespace_and_nothing_of_it_is_in_the_cgroup_of_the_service() {
     let test_backend = TestBackend::new().await;
     let backend = test_backend.open().await;
     let mut config = test_backend.sandbox("pids");
     config.security.namespaces.pid = Share::Pod;
     let sandbox = backend.run_sandbox(&config).await.unwrap();
+    // A service manager kills everything in our cgroup: no process of the pod may be there.
+    let folder = test_backend.root().join("local/sandboxes").join(&sandbox);
+    let pause = vk_provider_local::shim::pause_process_pid(&folder).expect("the pause process runs");
+    let shims = format!("{}/shims", test_backend.cgroup());
+    for line in std::fs::read_to_string(format!("/proc/{pause}/cgroup")).unwrap().lines() {
+        // Hierarchies that are not mounted cannot be entered.
+        assert!(line.ends_with(&shims) || line.ends_with(":/"), "{line} is not {shims}");
+    }
     let mut first = container("first", "exec sleep 4242");
     first.security.namespaces.pid = Share::Pod;
     start(&backend, &sandbox, &first, &config).await;

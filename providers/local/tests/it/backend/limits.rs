@@ -52,6 +52,30 @@ async fn limits_are_enforced_and_usage_grows() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs root: make test"]
+async fn a_request_for_usage_walks_no_files_and_a_later_one_has_what_was_measured_meanwhile() {
+    let test_backend = TestBackend::new().await;
+    let backend = test_backend.open().await;
+    let config = test_backend.sandbox("files");
+    let sandbox = backend.run_sandbox(&config).await.unwrap();
+    let script = "head -c 300000 /dev/zero > /data; echo up; while :; do sleep 1; done";
+    let id = start(&backend, &sandbox, &container("main", script), &config).await;
+    vk_testing::eventually("it has written its files", SOON, || async {
+        let text = log(&backend.container(&id).await.unwrap());
+        if text == "up\n" { Ok(()) } else { Err(text) }
+    })
+    .await;
+    let layer = || async {
+        let pods = backend.usage(&config.labels).await.unwrap();
+        pods[0].containers[0].writable_layer.clone()
+    };
+    assert_eq!(layer().await, None, "the first request does not wait for it");
+    let layer = vk_testing::eventually("it is measured", SOON, || async { layer().await.ok_or("not yet") });
+    assert!(layer.await.used_bytes >= 300_000);
+    backend.remove_sandbox(&sandbox).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs root: make test"]
 async fn a_container_cannot_raise_its_own_limits() {
     let test_backend = TestBackend::new().await;
     let backend = test_backend.open().await;

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use vk_provider_local::{
     cgroup::HostCgroups,
     isolation::Isolation,
-    shim::{ContainerExit, ProcessLaunch, Program, Shim, ShimLaunch, StartError, State},
+    shim::{ContainerExit, ContainerProcess, Program, Shim, ShimLaunch, StartError, State},
 };
 use vk_testing::eventually;
 
@@ -31,6 +31,8 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 pub(super) struct Bundle {
     pub(super) folder: TempDir,
     pub(super) launch: ShimLaunch,
+    /// The program at level `process`; otherwise the spec has it.
+    pub(super) process: ContainerProcess,
     pub(super) spec: Spec,
     pub(super) shim: Shim,
 }
@@ -59,22 +61,20 @@ impl Bundle {
             cgroup: None,
             own_cgroup: None,
             no_new_privs: false,
-            process: None,
+            cwd: None,
         };
-        Self { folder, launch, spec: Spec::default(), shim: Shim::at(dir) }
+        let process = ContainerProcess::default();
+        Self { folder, launch, process, spec: Spec::default(), shim: Shim::at(dir) }
     }
 
     /// A shell script as a plain process.
     pub(super) fn process(script: &str) -> Self {
         let mut bundle = Self::new(Isolation::Process);
-        bundle.launch.process = Some(ProcessLaunch {
-            argv: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
-            env: vec![
-                ("PATH".to_owned(), "/usr/bin:/bin".to_owned()),
-                ("GREETING".to_owned(), "hello".to_owned()),
-            ],
-            cwd: bundle.folder.path().to_owned(),
-        });
+        bundle.process = ContainerProcess {
+            args: ["/bin/sh", "-c", script].map(str::to_owned).to_vec(),
+            env: vec!["PATH=/usr/bin:/bin".to_owned(), "GREETING=hello".to_owned()],
+        };
+        bundle.launch.cwd = Some(bundle.folder.path().to_owned());
         bundle
     }
 
@@ -168,10 +168,13 @@ impl Bundle {
     }
 
     pub(super) async fn start(&self) -> Result<(), StartError> {
+        let mut process = self.process.clone();
         if self.launch.isolation == Isolation::Oci {
-            self.spec.save(self.shim.dir().join("config.json")).unwrap();
+            let mut spec = self.spec.clone();
+            process = ContainerProcess::take_from(&mut spec);
+            spec.save(self.shim.dir().join("config.json")).unwrap();
         }
-        self.shim.start(&program(), &self.launch).await
+        self.shim.start(&program(), &self.launch, &process).await
     }
 
     /// Starts it and waits for its exit.

@@ -243,11 +243,10 @@ async fn a_container_with_a_terminal_sees_its_size() {
 async fn the_pause_process_holds_the_pid_namespace() {
     let folder = tempfile::tempdir().unwrap();
     let program = super::bundle::program();
-    let pid = vk_provider_local::shim::start_pause_process(&program, folder.path(), &[]).await.unwrap();
-    assert_eq!(
-        vk_provider_local::shim::start_pause_process(&program, folder.path(), &[]).await.unwrap(),
-        pid
-    );
+    let cgroup = format!("/vk-test-pause-{}", std::process::id());
+    let start = || vk_provider_local::shim::start_pause_process(&program, folder.path(), &cgroup, &[]);
+    let pid = start().await.unwrap();
+    assert_eq!(start().await.unwrap(), pid);
     assert_eq!(vk_provider_local::shim::pause_process_pid(folder.path()), Some(pid));
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let inside = status.lines().find(|line| line.starts_with("NSpid:")).unwrap();
@@ -277,4 +276,5 @@ async fn the_pause_process_holds_the_pid_namespace() {
         vk_provider_local::shim::pause_process_pid(folder.path()).map_or(Ok(()), |pid| Err(pid.to_string()))
     })
     .await;
+    vk_provider_local::cgroup::HostCgroups::mounted().unwrap().remove(&cgroup).unwrap();
 }

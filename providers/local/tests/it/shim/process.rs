@@ -79,7 +79,7 @@ async fn a_command_that_hangs_in_its_helper_is_killed_when_the_client_disconnect
 #[tokio::test]
 async fn a_missing_command_fails_the_start_with_the_error_of_runc() {
     let mut bundle = Bundle::process("");
-    bundle.launch.process.as_mut().unwrap().argv = vec!["/absent".to_owned()];
+    bundle.process.args = vec!["/absent".to_owned()];
     let error = bundle.start().await.unwrap_err();
     assert_eq!(
         error.message,

@@ -5,9 +5,9 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use vk_pod_engine::backend::Resources;
+use crate::backend::Resources;
 
-use super::{CgroupUsage, path_error, usage, write};
+use super::{CgroupUsage, path_error, usage, write, write_unlimited};
 
 /// Controllers for limits and usage, as far as the host has them.
 const CONTROLLERS: [&str; 6] = ["cpu", "cpuset", "hugetlb", "io", "memory", "pids"];
@@ -52,15 +52,23 @@ pub(super) fn limit(directory: &Path, limits: &Resources) -> io::Result<()> {
     if limits.cpu_shares != 0 {
         write(&directory.join("cpu.weight"), &weight(limits.cpu_shares).to_string())?;
     }
-    if limits.cpu_quota != 0 {
+    if limits.cpu_quota == 0 {
+        write_unlimited(&directory.join("cpu.max"), "max")?;
+    } else {
         let period = if limits.cpu_period == 0 { 100_000 } else { limits.cpu_period };
         write(&directory.join("cpu.max"), &format!("{} {period}", limits.cpu_quota))?;
     }
-    if limits.memory_limit != 0 {
+    if limits.memory_limit == 0 {
+        write_unlimited(&directory.join("memory.max"), "max")?;
+    } else {
         write(&directory.join("memory.max"), &limits.memory_limit.to_string())?;
     }
     for (size, bytes) in &limits.hugepages {
-        write(&directory.join(format!("hugetlb.{size}.max")), &bytes.to_string())?;
+        let file = directory.join(format!("hugetlb.{size}.max"));
+        // The controller is optional.
+        if file.exists() {
+            write(&file, &bytes.to_string())?;
+        }
     }
     for (name, value) in &limits.unified {
         // A pod's cgroup has no processes itself: the kernel would reject this.

@@ -1,4 +1,4 @@
-use vk_pod_engine::backend::MemoryUsage;
+use crate::backend::MemoryUsage;
 
 use super::*;
 
@@ -131,6 +131,30 @@ fn limits_are_written_for_version_1() {
     assert_eq!(text("cpu,cpuacct/vk/p/cpu.shares"), "1024");
     assert_eq!(text("cpu,cpuacct/vk/p/cpu.cfs_quota_us"), "50000");
     assert_eq!(text("memory/vk/p/memory.limit_in_bytes"), "67108864");
+}
+
+#[test]
+fn a_limit_that_is_gone_is_removed() {
+    let weight = Resources { cpu_shares: 2, ..Resources::default() };
+    let folder = v2();
+    let cgroups = HostCgroups::detect(folder.path()).unwrap();
+    cgroups.create("/vk/pod1", Some(&limits())).unwrap();
+    cgroups.create("/vk/pod1", Some(&weight)).unwrap();
+    let text = |path: &str| fs::read_to_string(folder.path().join("vk/pod1").join(path)).unwrap_or_default();
+    assert_eq!(
+        (text("cpu.weight"), text("cpu.max"), text("memory.max")),
+        ("1".into(), "max".into(), "max".into())
+    );
+    let folder = v1();
+    let cgroups = HostCgroups::detect(folder.path()).unwrap();
+    cgroups.create("/vk/p", Some(&limits())).unwrap();
+    cgroups.create("/vk/p", None).unwrap();
+    let text = |path: &str| fs::read_to_string(folder.path().join(path)).unwrap_or_default();
+    assert_eq!(text("memory/vk/p/memory.limit_in_bytes"), "67108864", "nothing was asked for");
+    cgroups.create("/vk/p", Some(&weight)).unwrap();
+    assert_eq!(text("cpu,cpuacct/vk/p/cpu.shares"), "2");
+    assert_eq!(text("cpu,cpuacct/vk/p/cpu.cfs_quota_us"), "-1");
+    assert_eq!(text("memory/vk/p/memory.limit_in_bytes"), "-1");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use vk_pod_engine::backend::MemoryUsage;
+use crate::backend::MemoryUsage;
 
 /// Usage of a cgroup, as far as the kernel reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

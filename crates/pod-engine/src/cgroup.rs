@@ -1,8 +1,8 @@
 //! Cgroups of pods and containers: limits, usage, kill and removal.
 //!
-//! A pod has a cgroup at the path that the engine gives, and each container has one in it, named by its id. Paths are relative
-//! to the root of each mounted hierarchy, as in runc, regardless of this process's own cgroup. Hybrid hosts, which mount cgroup
-//! v2 without controllers beside the v1 hierarchies, count as v1.
+//! A pod has a cgroup at the path that the engine gives, and each container has one in it. Paths are relative to the root of
+//! each mounted hierarchy, as in runc, regardless of this process's own cgroup. Hybrid hosts, which mount cgroup v2 without
+//! controllers beside the v1 hierarchies, count as v1.
 //!
 //! Kill and removal are written by hand instead of with `libcgroups`: its managers neither wait until killed processes are gone,
 //! nor freeze a v1 cgroup first, nor descend into nested cgroups.
@@ -14,15 +14,16 @@ mod v1;
 mod v2;
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     path::{Component, Path, PathBuf},
     thread,
     time::Duration,
 };
 
+use crate::backend::Resources;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::Instant;
-use vk_pod_engine::backend::Resources;
 
 pub use self::usage::CgroupUsage;
 
@@ -83,6 +84,14 @@ impl HostCgroups {
         matches!(self.hierarchy, Hierarchy::V2(_))
     }
 
+    /// Whether this process may create cgroups here. They may be mounted read-only, as in a container.
+    pub fn check_writable(&self) -> io::Result<()> {
+        self.roots().iter().try_for_each(|root| {
+            rustix::fs::access(root, rustix::fs::Access::WRITE_OK)
+                .map_err(|error| path_error(root, "create cgroups in", &error.into()))
+        })
+    }
+
     /// Whether there is this controller.
     pub fn has(&self, controller: &str) -> bool {
         match &self.hierarchy {
@@ -99,7 +108,8 @@ impl HostCgroups {
         }
     }
 
-    /// Creates a cgroup and its parents, and sets its limits.
+    /// Creates a cgroup and its parents, and sets its limits: a limit of 0 means none, and removes one that was set before.
+    /// Without `limits` an existing cgroup is not changed.
     pub fn create(&self, path: &str, limits: Option<&Resources>) -> io::Result<()> {
         let path = relative_path(path)?;
         match &self.hierarchy {
@@ -153,26 +163,18 @@ impl HostCgroups {
         self.existing(path)?.iter().try_for_each(|directory| remove_tree(directory, until))
     }
 
-    /// Removes the empty cgroups above a path, up to `kept`.
-    pub fn prune(&self, path: &str, kept: &str) {
-        let mut next = Path::new(path).parent();
-        while let Some(parent) = next.filter(|parent| parent.starts_with(kept) && *parent != Path::new(kept))
-        {
-            let Some(text) = parent.to_str() else { return };
-            let Ok(directories) = self.directories(text) else { return };
-            // The kernel refuses to remove a cgroup with children.
-            for directory in directories {
-                let _ = fs::remove_dir(directory);
-            }
-            next = parent.parent();
-        }
-    }
-
     /// Removes a cgroup and those below it as far as no process is in them. Kills nothing.
     pub fn remove_empty(&self, path: &str) {
         for directory in self.existing(path).unwrap_or_default() {
             remove_empty_tree(&directory);
         }
+    }
+
+    /// The names of the cgroups directly below a cgroup, in any hierarchy.
+    pub fn children(&self, path: &str) -> BTreeSet<String> {
+        let directories = self.existing(path).unwrap_or_default();
+        let below = directories.iter().flat_map(|directory| children(directory).unwrap_or_default());
+        below.filter_map(|path| Some(path.file_name()?.to_str()?.to_owned())).collect()
     }
 
     /// Whether the cgroup exists in any hierarchy.
@@ -367,6 +369,11 @@ fn is_gone(error: &io::Error) -> bool {
 
 fn path_error(path: &Path, what: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{what} {}: {error}", path.display()))
+}
+
+/// Writes the value that means no limit. A file that does not exist limits nothing.
+fn write_unlimited(path: &Path, value: &str) -> io::Result<()> {
+    if path.exists() { write(path, value) } else { Ok(()) }
 }
 
 fn write(path: &Path, value: &str) -> io::Result<()> {

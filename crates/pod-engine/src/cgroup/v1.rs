@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use vk_pod_engine::backend::Resources;
+use crate::backend::Resources;
 
-use super::{CgroupUsage, path_error, usage, write};
+use super::{CgroupUsage, path_error, usage, write, write_unlimited};
 
 /// How long to wait for a freeze: a process in uninterruptible sleep is not frozen before it wakes up.
 const FREEZE_CHECKS: u32 = 250;
@@ -90,13 +90,19 @@ pub(super) fn limit(directory: &Path, hierarchy: &V1Hierarchy, limits: &Resource
     };
     if hierarchy.has("cpu") {
         set("cpu.shares", limits.cpu_shares)?;
-        if limits.cpu_quota != 0 {
+        if limits.cpu_quota == 0 {
+            write_unlimited(&directory.join("cpu.cfs_quota_us"), "-1")?;
+        } else {
             set("cpu.cfs_period_us", limits.cpu_period)?;
             set("cpu.cfs_quota_us", limits.cpu_quota)?;
         }
     }
     if hierarchy.has("memory") {
-        set("memory.limit_in_bytes", limits.memory_limit)?;
+        if limits.memory_limit == 0 {
+            write_unlimited(&directory.join("memory.limit_in_bytes"), "-1")?;
+        } else {
+            set("memory.limit_in_bytes", limits.memory_limit)?;
+        }
         let with_swap = directory.join("memory.memsw.limit_in_bytes");
         if limits.memory_swap_limit != 0 && with_swap.exists() {
             write(&with_swap, &limits.memory_swap_limit.to_string())?;
