@@ -2,6 +2,7 @@
 
 mod identity;
 mod mirror;
+mod version_audit;
 mod watches;
 
 use std::{
@@ -11,7 +12,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::{Mutex, RwLock};
-use vk_kube::{Client, Kind, Objects};
+use vk_kube::{Client, Kind, Objects, Selector, Slim};
 use vk_provider::{Error, Result};
 use vk_supervisor::Supervisor;
 
@@ -117,11 +118,6 @@ impl LowerCluster {
         require_synced("runtimeclasses", mirrors.runtime_classes.sync_state(), true)
     }
 
-    /// Whether the watches of our pods work.
-    pub(crate) fn is_watch_healthy(&self) -> bool {
-        self.0.mirrors.read().ours.iter().all(Mirror::is_watch_healthy)
-    }
-
     /// A pod of this upper cluster, by its lower namespace and name.
     pub(crate) fn pod(&self, key: &ObjectKey) -> Option<Arc<Pod>> {
         let mirrors = self.0.mirrors.read();
@@ -153,6 +149,21 @@ impl LowerCluster {
         }
         let node = mirrors.nodes.get(&(String::new(), name.to_owned()));
         Some(node.is_some_and(|node| crate::node::is_ready(node)))
+    }
+
+    /// Reads a node from the API server, for a decision that must not depend on the watch alone. Without the permission, the watch is all
+    /// there is.
+    pub(crate) async fn refresh_node(&self, name: &str) -> Result<(), vk_kube::Error> {
+        let nodes: Objects<Slim<Node>> = Objects::all(self.0.client.clone());
+        // A list, because that is permitted for the watch already.
+        let selector = Selector { fields: Some(format!("metadata.name={name}")), labels: None };
+        let mut found = match nodes.list(&selector).await {
+            Ok(list) => list.objects,
+            Err(error) if error.kind == Kind::Forbidden => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        watches::replace_node(&self.0, name, found.pop());
+        Ok(())
     }
 
     /// The names of the classes that exist in the cluster.

@@ -173,13 +173,12 @@ impl Provider for ClusterProvider {
             return Ok(Vec::new());
         }
         self.node.lower.check_synced()?;
-        let there = self.node.own_pods().into_iter().map(|(pod, lower)| {
-            let status = self.node.report(&pod, &lower);
-            (pod, status)
+        let statuses = self.node.statuses().await?.into_iter();
+        let observed = statuses.map(|(pod, status)| ObservedPod {
+            pod,
+            node: Some(self.node.owner.node.clone()),
+            status,
         });
-        let all = there.chain(self.node.pods_without_lower());
-        let observed =
-            all.map(|(pod, status)| ObservedPod { pod, node: Some(self.node.owner.node.clone()), status });
         Ok(observed.collect())
     }
 

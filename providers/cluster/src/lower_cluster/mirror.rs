@@ -101,6 +101,10 @@ impl<V> Mirror<V> {
         &self.sync_state
     }
 
+    pub(super) fn is_listing(&self) -> bool {
+        self.listing.is_some()
+    }
+
     pub(super) fn get(&self, key: &ObjectKey) -> Option<&V> {
         self.objects.get(key)
     }

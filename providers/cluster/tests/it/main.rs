@@ -12,6 +12,8 @@ mod fake_api_server;
 mod forward;
 mod logs;
 mod permissions;
+mod scripted_cluster;
+mod silent_watch;
 mod stats;
 mod storage;
 mod stream_errors;
