@@ -283,8 +283,9 @@ impl VirtualNode {
         all.into_iter().filter_map(|lower| Some((self.upper_pod_of(&lower)?, lower))).collect()
     }
 
-    fn pods_in(&self, namespace: &str) -> Objects<Pod> {
-        Objects::namespaced(self.lower.client().clone(), namespace)
+    /// The lower pods of a namespace, for writes: only while this process runs the node.
+    fn pods_in(&self, namespace: &str) -> Result<Objects<Pod>> {
+        Ok(Objects::namespaced(self.session()?.lower.clone(), namespace))
     }
 
     /// Fails unless everything was listed that a statement about a pod depends on.

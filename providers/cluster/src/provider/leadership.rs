@@ -1,10 +1,12 @@
 //! The leadership session of a virtual node: everything that runs while this process runs the node. It starts when the core subscribes to
-//! changes and ends when it drops the stream. A standby process writes nothing to the lower cluster.
+//! changes and ends when it drops the stream. A standby process writes nothing to the lower cluster, and a process that was paused or cut
+//! off writes nothing to either cluster later than the node's lease allows: everything goes through clients with the fence of the session.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream, stream::BoxStream};
 use tokio::{sync::mpsc, time::MissedTickBehavior};
+use vk_kube::Client;
 use vk_provider::{PodChange, PodEvent};
 use vk_supervisor::{Supervisor, task};
 
@@ -23,6 +25,8 @@ const SESSION_END: Duration = Duration::from_secs(10);
 
 pub(super) struct LeadershipSession {
     pub(super) copier: Copier,
+    /// A client of the lower cluster that writes only while the node's lease is held.
+    pub(super) lower: Client,
     supervisor: Supervisor,
 }
 
@@ -48,10 +52,16 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
     let supervisor = next_supervisor(node);
     let (events, receiver) = mpsc::channel(EVENT_CAPACITY);
     let settings = &node.settings;
+    let fence = node.upper.fence(&node.owner.node);
+    let fenced = |client: &Client| match &fence {
+        Some(fence) => client.fenced(fence.clone()),
+        None => client.clone(),
+    };
+    let (upper, lower) = (fenced(&node.upper.client), fenced(node.lower.client()));
     let copier = Copier::new(copies::CopierOptions {
         upper: node.upper.reader(&node.owner.node),
-        claims: Some(node.upper.client.clone()),
-        lower: node.lower.client().clone(),
+        claims: Some(upper.clone()),
+        lower: lower.clone(),
         owner: node.owner.clone(),
         namespaces: settings.namespaces.clone(),
         storage_classes: settings.storage_classes.clone(),
@@ -71,10 +81,10 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
     node.records.lock().clear();
     node.outbox.clear();
     spawn_event_forwarding(node, receiver, &supervisor);
-    abandonment::spawn_abandonment(node, &supervisor);
+    abandonment::spawn_abandonment(node, upper.clone(), &supervisor);
     spawn_stuck_pod_check(node, &supervisor);
-    spawn_claims(node, &supervisor);
-    let session = Arc::new(LeadershipSession { copier, supervisor });
+    spawn_claims(node, (upper, lower.clone()), &supervisor);
+    let session = Arc::new(LeadershipSession { copier, lower, supervisor });
     if let Some(earlier) = node.session.lock().replace(Arc::clone(&session)) {
         earlier.supervisor.stop();
     }
@@ -118,7 +128,7 @@ fn spawn_event_forwarding(
 }
 
 /// Serves claims as soon as the identity of the lower cluster is known, which their volumes need.
-fn spawn_claims(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
+fn spawn_claims(node: &Arc<VirtualNode>, (upper, lower): (Client, Client), supervisor: &Supervisor) {
     let (weak, owned, guard) = (Arc::downgrade(node), supervisor.clone(), supervisor.clone());
     let mut changed = node.node_status.subscribe();
     supervisor.spawn("claims of the node", task::Kind::Work, async move {
@@ -139,8 +149,8 @@ fn spawn_claims(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
         };
         let Some((node, cluster)) = found else { return };
         storage::start(storage::StorageOptions {
-            upper: node.upper.client.clone(),
-            lower: node.lower.client().clone(),
+            upper,
+            lower,
             owner: node.owner.clone(),
             namespaces: node.settings.namespaces.clone(),
             cluster,

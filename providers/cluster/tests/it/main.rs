@@ -9,6 +9,7 @@ mod detach;
 mod events;
 mod exec;
 mod fake_api_server;
+mod fence;
 mod forward;
 mod logs;
 mod permissions;
