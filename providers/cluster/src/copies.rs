@@ -1,13 +1,14 @@
 //! Copies of the ConfigMaps, Secrets, service accounts and claims that pods refer to, in the lower cluster.
 //!
-//! [`state_machine`] makes the decisions. This module feeds it with watches and executes its actions. Upper objects are watched by name,
-//! as a node is allowed to, and copies by label.
+//! [`state_machine`] makes the decisions. This module feeds it with watches and executes its actions. Upper objects are watched by
+//! namespace where the process may list them, else by name, as a node may. Copies are watched by label, once for all virtual nodes.
 
 pub mod build;
 mod calls;
 mod copy_state;
 pub mod diff;
 pub mod kind;
+mod namespace_watch;
 pub mod state_machine;
 mod watches;
 
@@ -17,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::{
@@ -30,18 +31,21 @@ use vk_kube::{Client, Kind as ErrorKind};
 use vk_provider::{Error, EventKind, PodEvent, PodRef, Result, error};
 use vk_supervisor::{Supervisor, task};
 
-pub(crate) use self::calls::references;
+use self::{
+    calls::UseLists,
+    diff::{CopyKey, UpperRef},
+    state_machine::{Action, CopyStateMachine, Event},
+};
+pub(crate) use self::{calls::references, state_machine::referenced_objects};
 pub use self::{
     copy_state::{LowerCall, Readiness},
     kind::Kind,
+    namespace_watch::UpperWatches,
     state_machine::GRACE,
-};
-use self::{
-    diff::CopyKey,
-    state_machine::{Action, CopyStateMachine, Event},
 };
 use crate::{
     dependencies::Dependencies,
+    lower_cluster::{CopyListener, LowerCluster},
     names::{NamespaceMapping, OwnerId},
 };
 
@@ -55,8 +59,12 @@ pub struct CopierOptions {
     /// A client of the upper cluster that may read claims which no pod on the node refers to any more; a node may not. `None` if there is
     /// no such client.
     pub claims: Option<Client>,
-    /// A client of the lower cluster.
+    /// The watches of whole upper namespaces, which the process may have the permission for. `None` to watch objects one by one.
+    pub upper_watches: Option<Arc<UpperWatches>>,
+    /// A client of the lower cluster, for writes.
     pub lower: Client,
+    /// The lower cluster, whose watches all virtual nodes share.
+    pub lower_cluster: LowerCluster,
     /// The owner of the copies.
     pub owner: OwnerId,
     /// Names of upper namespaces in the lower cluster.
@@ -78,7 +86,10 @@ pub struct Copier(Arc<Inner>);
 struct Inner {
     upper: Client,
     claims: Option<Client>,
+    upper_watches: Option<Arc<UpperWatches>>,
     lower: Client,
+    lower_cluster: LowerCluster,
+    use_lists: UseLists,
     owner: OwnerId,
     namespaces: NamespaceMapping,
     storage_classes: BTreeMap<String, String>,
@@ -115,7 +126,10 @@ impl Copier {
         let inner = Arc::new(Inner {
             upper: options.upper,
             claims: options.claims,
+            upper_watches: options.upper_watches,
             lower: options.lower,
+            lower_cluster: options.lower_cluster,
+            use_lists: UseLists::default(),
             owner: options.owner,
             namespaces: options.namespaces,
             storage_classes: options.storage_classes,
@@ -205,7 +219,25 @@ fn error_kind(error: &vk_kube::Error) -> error::Kind {
     }
 }
 
+/// Reports one upper object. Never returns.
+async fn watch_upper(inner: Arc<Inner>, key: CopyKey, source: UpperRef) {
+    let shared = inner.upper_watches.clone();
+    let shared = shared.as_deref();
+    match key.kind {
+        Kind::ConfigMap => watches::watch_upper(inner, shared.map(|all| &all.config_maps), key, source).await,
+        Kind::Secret => watches::watch_upper(inner, shared.map(|all| &all.secrets), key, source).await,
+        Kind::Claim => watches::watch_upper(inner, shared.map(|all| &all.claims), key, source).await,
+        Kind::ServiceAccount => watches::watch_upper::<ServiceAccount>(inner, None, key, source).await,
+    }
+}
+
 // === impl Inner ===
+
+impl CopyListener for Inner {
+    fn copy_event(&self, event: Event) {
+        self.handle(event);
+    }
+}
 
 impl Inner {
     /// Passes an event to the state machine. The executor picks up the resulting actions.
@@ -224,7 +256,8 @@ impl Inner {
 
 impl Executor {
     async fn run(&mut self) {
-        self.watch_copies();
+        let listener: Arc<dyn CopyListener> = Arc::<Inner>::clone(&self.inner);
+        self.inner.lower_cluster.listen_to_copies(&listener);
         let mut changed = self.inner.changed.subscribe();
         loop {
             changed.mark_unchanged();
@@ -254,41 +287,12 @@ impl Executor {
         }
     }
 
-    /// Watches all copies, in all namespaces or in the mapped ones.
-    fn watch_copies(&mut self) {
-        for scope in self.inner.namespaces.scopes() {
-            let inner = || Arc::clone(&self.inner);
-            self.tasks
-                .spawn(self.supervisor.track(watches::watch_lower::<ConfigMap>(inner(), scope.clone())));
-            self.tasks.spawn(self.supervisor.track(watches::watch_lower::<Secret>(inner(), scope.clone())));
-            self.tasks
-                .spawn(self.supervisor.track(watches::watch_lower::<ServiceAccount>(inner(), scope.clone())));
-            self.tasks
-                .spawn(self.supervisor.track(watches::watch_lower::<PersistentVolumeClaim>(inner(), scope)));
-        }
-    }
-
     fn act(&mut self, action: Action) {
         let inner = Arc::clone(&self.inner);
         match action {
             Action::Watch(key, source) => {
                 let (watched, tasks, supervisor) = (key.clone(), &mut self.tasks, &self.supervisor);
-                let reader = match key.kind {
-                    Kind::ConfigMap => {
-                        tasks.spawn(supervisor.track(watches::watch_upper::<ConfigMap>(inner, key, source)))
-                    }
-                    Kind::Secret => {
-                        tasks.spawn(supervisor.track(watches::watch_upper::<Secret>(inner, key, source)))
-                    }
-                    Kind::ServiceAccount => {
-                        tasks.spawn(
-                            supervisor.track(watches::watch_upper::<ServiceAccount>(inner, key, source)),
-                        )
-                    }
-                    Kind::Claim => tasks.spawn(
-                        supervisor.track(watches::watch_upper::<PersistentVolumeClaim>(inner, key, source)),
-                    ),
-                };
+                let reader = tasks.spawn(supervisor.track(watch_upper(inner, key, source)));
                 if let Some(before) = self.watches_by_key.insert(watched, reader) {
                     before.abort();
                 }

@@ -1,7 +1,11 @@
 //! A lower cluster as seen through watches, which its virtual nodes share. Nothing is written here.
 
+mod copy_watch;
+mod event_watch;
 mod identity;
 mod mirror;
+mod probe;
+mod references;
 mod version_audit;
 mod watches;
 
@@ -16,12 +20,22 @@ use vk_kube::{Client, Kind, Objects, Selector, Slim};
 use vk_provider::{Error, Result};
 use vk_supervisor::Supervisor;
 
-use self::mirror::{Mirror, SyncState};
 pub(crate) use self::{
+    copy_watch::CopyListener,
+    event_watch::EventListener,
     identity::{ClusterIdentity, cluster_id},
     mirror::ObjectKey,
+    probe::ProbeCursor,
+};
+use self::{
+    copy_watch::CopyWatch,
+    event_watch::EventWatch,
+    mirror::{Mirror, SyncState},
+    probe::SharedProbe,
+    references::References,
 };
 use crate::{
+    copies::diff::CopyKey,
     names::{NamespaceMapping, OwnerId},
     node::{NodeShare, PodRequests, VirtualResources, aggregate},
     translate::ClusterClasses,
@@ -51,12 +65,19 @@ struct Inner {
     mirrors: RwLock<Mirrors>,
     listeners: Mutex<Vec<Weak<dyn LowerClusterListener>>>,
     identity: ClusterIdentity,
+    probe: SharedProbe,
+    copies: CopyWatch,
+    events: EventWatch,
+    namespaces: NamespaceMapping,
+    supervisor: Supervisor,
 }
 
 #[derive(Default)]
 struct Mirrors {
     /// Pods of this upper cluster, one mirror per watch.
     ours: Vec<Mirror<Arc<Pod>>>,
+    /// What these pods refer to.
+    references: References,
     /// Requests of all other pods.
     foreign: Mirror<PodRequests>,
     nodes: Mirror<Arc<Node>>,
@@ -70,6 +91,8 @@ pub(crate) trait LowerClusterListener: Send + Sync {
     fn pod_changed(&self, pod: &Arc<Pod>, gone: bool);
     /// Something changed that the resources of virtual nodes depend on.
     fn capacity_changed(&self);
+    /// The name, id or version of the cluster changed.
+    fn identity_changed(&self);
 }
 
 // === impl LowerCluster ===
@@ -83,8 +106,13 @@ impl LowerCluster {
             mirrors: RwLock::default(),
             listeners: Mutex::default(),
             identity: ClusterIdentity::new(options.cluster),
+            probe: SharedProbe::default(),
+            copies: CopyWatch::default(),
+            events: EventWatch::default(),
+            namespaces: options.namespaces,
+            supervisor: options.supervisor,
         }));
-        watches::start(&lower, &options.namespaces, &options.supervisor);
+        watches::start(&lower);
         lower
     }
 
@@ -129,6 +157,11 @@ impl LowerCluster {
         let mirrors = self.0.mirrors.read();
         let all = mirrors.ours.iter().flat_map(Mirror::values);
         all.filter(|pod| owner.owns(&pod.metadata)).map(Arc::clone).collect()
+    }
+
+    /// Whether the watch shows a pod of this upper cluster, on any of its virtual nodes, that refers to an object and has not ended.
+    pub(crate) fn is_referenced(&self, key: &CopyKey) -> bool {
+        self.0.mirrors.read().references.contains(key)
     }
 
     /// Reads any pod from the API server.

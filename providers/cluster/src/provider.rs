@@ -32,6 +32,7 @@ use self::{
 };
 use crate::{
     config::Settings,
+    copies::UpperWatches,
     dependencies::dependencies,
     events::PodLookup,
     lower_cluster::{LowerCluster, LowerClusterListener, ObjectKey},
@@ -54,6 +55,8 @@ pub struct ClusterProvider {
 pub struct ClusterProviderOptions {
     /// The cluster that has the virtual node.
     pub upper: UpperCluster,
+    /// The watches of upper objects that all virtual nodes of the lower cluster share.
+    pub upper_watches: Arc<UpperWatches>,
     /// The cluster that runs its pods.
     pub lower: LowerCluster,
     /// The owner of the lower pods.
@@ -68,6 +71,7 @@ pub struct ClusterProviderOptions {
 
 struct VirtualNode {
     upper: UpperCluster,
+    upper_watches: Arc<UpperWatches>,
     lower: LowerCluster,
     owner: OwnerId,
     settings: Settings,
@@ -92,7 +96,8 @@ struct VirtualNode {
 impl ClusterProvider {
     /// Starts to follow the lower cluster.
     pub fn new(options: ClusterProviderOptions) -> Self {
-        let ClusterProviderOptions { upper, lower, owner, settings, clock, supervisor } = options;
+        let ClusterProviderOptions { upper, upper_watches, lower, owner, settings, clock, supervisor } =
+            options;
         let abandoned = abandonment::watch(upper.client.clone(), owner.node.clone(), &supervisor);
         let node = Arc::new(VirtualNode {
             abandoned,
@@ -105,6 +110,7 @@ impl ClusterProvider {
             last_session: Mutex::default(),
             supervisor,
             upper,
+            upper_watches,
             lower,
             owner,
             settings,
@@ -328,6 +334,10 @@ impl LowerClusterListener for VirtualNode {
 
     fn capacity_changed(&self) {
         self.node_status.capacity_changed();
+    }
+
+    fn identity_changed(&self) {
+        self.node_status.mark_changed();
     }
 }
 

@@ -77,6 +77,15 @@ pub trait CopiedObject: Object + Metadata<Ty = ObjectMeta> + Default {
     fn keeps_annotation(_key: &str) -> bool {
         true
     }
+
+    /// Drops metadata that is not needed. The last applied configuration can be as large as the object.
+    fn trim(&mut self) {
+        let metadata = self.metadata_mut();
+        metadata.managed_fields = None;
+        if let Some(annotations) = &mut metadata.annotations {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
 }
 
 // === impl Kind ===

@@ -493,7 +493,7 @@ impl CopyStateMachine {
 }
 
 /// The objects that a pod refers to.
-fn referenced_objects(dependencies: &Dependencies) -> impl Iterator<Item = (Kind, &str)> {
+pub(crate) fn referenced_objects(dependencies: &Dependencies) -> impl Iterator<Item = (Kind, &str)> {
     let config_maps = dependencies.config_maps.iter().map(|name| (Kind::ConfigMap, name));
     let secrets = dependencies.secrets.iter().map(|name| (Kind::Secret, name));
     let claims = dependencies.claims.iter().map(|name| (Kind::Claim, name));

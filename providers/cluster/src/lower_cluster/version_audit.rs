@@ -16,10 +16,11 @@ use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use tracing::debug;
 use vk_kube::{MetadataList, Objects, Selector, objects::Object};
 
-use super::mirror::{Mirror, ObjectKey, SyncState};
+use super::mirror::{Mirror, ObjectKey};
 
-/// How often the versions are compared.
-const PERIOD: Duration = Duration::from_mins(1);
+/// How often the versions of pods and nodes are compared, and those of copies, of which there are more and which change less.
+pub(super) const PERIOD: Duration = Duration::from_mins(1);
+pub(super) const COPY_PERIOD: Duration = Duration::from_mins(5);
 /// How long the watch may take to show what a list has already.
 pub(super) const LAG: Duration = Duration::from_secs(5);
 
@@ -27,11 +28,12 @@ pub(super) const LAG: Duration = Duration::from_secs(5);
 pub(super) fn version_lists<K: Object>(
     objects: Objects<K>,
     selector: Selector,
+    period: Duration,
 ) -> BoxStream<'static, MetadataList> {
     let rng = StdRng::from_rng(&mut rand::rng());
-    let lists = stream::unfold((objects, selector, rng), |(objects, selector, mut rng)| async move {
+    let lists = stream::unfold((objects, selector, rng), move |(objects, selector, mut rng)| async move {
         loop {
-            tokio::time::sleep(PERIOD.mul_f64(rng.random_range(0.5..1.5))).await;
+            tokio::time::sleep(period.mul_f64(rng.random_range(0.5..1.5))).await;
             match objects.list_metadata(&selector).await {
                 Ok(list) => return Some((list, (objects, selector, rng))),
                 // The watch has the same API server, and reports its errors.
@@ -45,7 +47,7 @@ pub(super) fn version_lists<K: Object>(
 /// The objects of which the mirror has an older version than the list, or which only one of them has.
 pub(super) fn lagging<V: Versioned>(mirror: &Mirror<V>, list: &MetadataList) -> HashSet<ObjectKey> {
     // Everything is about to be listed anyway.
-    if *mirror.sync_state() != SyncState::Synced || mirror.is_listing() {
+    if !mirror.is_synced() || mirror.is_listing() {
         return HashSet::new();
     }
     let listed: HashMap<ObjectKey, u64> = list

@@ -25,7 +25,7 @@ use vk_supervisor::{Supervisor, task};
 
 use super::{Inner, LowerCluster, Mirror, ObjectKey, version_audit};
 use crate::{
-    names::{NamespaceMapping, ORIGIN, OwnerId},
+    names::{ORIGIN, OwnerId},
     node::PodRequests,
 };
 
@@ -41,7 +41,7 @@ enum MirrorChange<V> {
     /// An object was added or changed.
     Upserted,
     /// A list is complete. The values are the objects that are gone.
-    Listed(Vec<V>),
+    Listed(Vec<(ObjectKey, V)>),
     /// An object was deleted.
     Deleted,
 }
@@ -55,16 +55,16 @@ pub(super) struct MirrorWatch<K> {
     pub(super) trim: fn(&mut K),
     /// The permission without which the mirror stays empty; `None` if the mirror is required.
     pub(super) permission: Option<AccessCheck>,
-    /// The objects of which the mirror lags behind a list; `None` if the watch is not audited.
-    pub(super) lagging: Option<FindLagging>,
+    /// How often the watch is audited, and how the objects are found of which the mirror lags behind a list.
+    pub(super) audit: Option<(Duration, LagFinder)>,
 }
 
-type FindLagging = Box<dyn Fn(&Inner, &MetadataList) -> HashSet<ObjectKey> + Send + Sync>;
+pub(super) type LagFinder = Box<dyn Fn(&Inner, &MetadataList) -> HashSet<ObjectKey> + Send + Sync>;
 
 /// Starts all watches.
-pub(super) fn start(lower: &LowerCluster, namespaces: &NamespaceMapping, supervisor: &Supervisor) {
-    let client = || lower.0.client.clone();
-    let scopes = namespaces.scopes();
+pub(super) fn start(lower: &LowerCluster) {
+    let (client, supervisor) = (|| lower.0.client.clone(), &lower.0.supervisor);
+    let scopes = lower.0.namespaces.scopes();
     lower.0.mirrors.write().ours.resize_with(scopes.len(), Mirror::default);
     for (number, scope) in scopes.into_iter().enumerate() {
         let pods: Objects<Slim<Pod>> = match scope {
@@ -73,9 +73,9 @@ pub(super) fn start(lower: &LowerCluster, namespaces: &NamespaceMapping, supervi
         };
         let ours = Selector { labels: Some(format!("{ORIGIN}={}", lower.0.origin)), fields: None };
         let mut watch = MirrorWatch::new("lower pods", pods, ours, None);
-        watch.lagging = Some(Box::new(move |inner, list| {
-            version_audit::lagging(&inner.mirrors.read().ours[number], list)
-        }));
+        let lagging: LagFinder =
+            Box::new(move |inner, list| version_audit::lagging(&inner.mirrors.read().ours[number], list));
+        watch.audit = Some((version_audit::PERIOD, lagging));
         watch.spawn(lower, supervisor, move |inner, change| handle_own_pod(inner, number, change));
     }
     // Excludes our own pods, which the watches above report.
@@ -89,7 +89,9 @@ pub(super) fn start(lower: &LowerCluster, namespaces: &NamespaceMapping, supervi
     let nodes: Objects<Slim<Node>> = Objects::all(client());
     let permission = Some(list_permission("", "nodes"));
     let mut watch = MirrorWatch::new("lower nodes", nodes, Selector::default(), permission);
-    watch.lagging = Some(Box::new(|inner, list| version_audit::lagging(&inner.mirrors.read().nodes, list)));
+    let lagging: LagFinder =
+        Box::new(|inner, list| version_audit::lagging(&inner.mirrors.read().nodes, list));
+    watch.audit = Some((version_audit::PERIOD, lagging));
     watch.spawn(lower, supervisor, handle_node);
     let classes: Objects<PriorityClass> = Objects::all(client());
     let permission = Some(list_permission(SCHEDULING, "priorityclasses"));
@@ -123,7 +125,7 @@ impl<K: Object> MirrorWatch<K> {
         selector: Selector,
         permission: Option<AccessCheck>,
     ) -> Self {
-        Self { name, objects, selector, trim: |_| {}, permission, lagging: None }
+        Self { name, objects, selector, trim: |_| {}, permission, audit: None }
     }
 
     /// Spawns the watch, which ends with the lower cluster or the supervisor.
@@ -154,9 +156,15 @@ impl<K: Object> MirrorWatch<K> {
             tokio::time::sleep(ACCESS_CHECK_INTERVAL).await;
         }
         let mut changes = self.open();
-        let mut lists = match self.lagging {
-            Some(_) => version_audit::version_lists(self.objects.clone(), self.selector.clone()),
+        let mut lists = match &self.audit {
+            Some((period, _)) => {
+                version_audit::version_lists(self.objects.clone(), self.selector.clone(), *period)
+            }
             None => stream::pending().boxed(),
+        };
+        let lagging = |inner: &Inner, list: &MetadataList| match &self.audit {
+            Some((_, lagging)) => lagging(inner, list),
+            None => HashSet::new(),
         };
         // A list, and what the mirror lacked of it when it came.
         let mut suspects: Option<(MetadataList, HashSet<ObjectKey>)> = None;
@@ -169,13 +177,13 @@ impl<K: Object> MirrorWatch<K> {
                 }
                 Some(list) = lists.next() => {
                     let Some(inner) = inner.upgrade() else { return };
-                    let lagging = self.lagging.as_ref().map_or_else(HashSet::new, |lagging| lagging(&inner, &list));
+                    let lagging = lagging(&inner, &list);
                     suspects = (!lagging.is_empty()).then_some((list, lagging));
                     recheck.as_mut().reset(Instant::now() + version_audit::LAG);
                 }
                 () = &mut recheck, if suspects.is_some() => {
                     let Some(inner) = inner.upgrade() else { return };
-                    if let (Some((list, before)), Some(lagging)) = (suspects.take(), &self.lagging)
+                    if let Some((list, before)) = suspects.take()
                         && let Some((namespace, name)) = lagging(&inner, &list).intersection(&before).next()
                     {
                         info!(watch = self.name, namespace, name, "the watch seems to have lost an event: listing everything again");
@@ -193,24 +201,33 @@ impl<K: Object> MirrorWatch<K> {
 
 fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
     let (mut now, mut last) = (None, None);
+    let mut mirrors = inner.mirrors.write();
     let change = match change {
         WatchEvent::Applied(Slim(mut pod)) => {
+            let key = key(&pod.metadata);
+            mirrors.references.set(&key, &pod);
             strip(&mut pod);
             let pod = Arc::new(pod);
             now = Some(Arc::clone(&pod));
-            WatchEvent::Applied((key(&pod.metadata), pod))
+            WatchEvent::Applied((key, pod))
         }
         // The last state.
         WatchEvent::Deleted(Slim(pod)) => {
+            let key = key(&pod.metadata);
+            mirrors.references.remove(&key);
             let pod = Arc::new(pod);
             last = Some(Arc::clone(&pod));
-            WatchEvent::Deleted((key(&pod.metadata), pod))
+            WatchEvent::Deleted((key, pod))
         }
         WatchEvent::Restarted => WatchEvent::Restarted,
         WatchEvent::Listed => WatchEvent::Listed,
         WatchEvent::Error(error) => WatchEvent::Error(error),
     };
-    let change_kind = apply(&mut inner.mirrors.write().ours[scope], change);
+    let change_kind = apply(&mut mirrors.ours[scope], change);
+    if let MirrorChange::Listed(gone) = &change_kind {
+        gone.iter().for_each(|(key, _)| mirrors.references.remove(key));
+    }
+    drop(mirrors);
     match change_kind {
         MirrorChange::None => {}
         MirrorChange::Upserted => {
@@ -224,7 +241,7 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
             }
         }
         MirrorChange::Listed(gone) => {
-            for pod in &gone {
+            for (_, pod) in &gone {
                 inner.notify(|listener| listener.pod_changed(pod, true));
             }
             inner.notify(|listener| listener.capacity_changed());

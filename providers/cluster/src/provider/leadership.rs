@@ -61,7 +61,9 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
     let copier = Copier::new(copies::CopierOptions {
         upper: node.upper.reader(&node.owner.node),
         claims: Some(upper.clone()),
+        upper_watches: Some(Arc::clone(&node.upper_watches)),
         lower: lower.clone(),
+        lower_cluster: node.lower.clone(),
         owner: node.owner.clone(),
         namespaces: settings.namespaces.clone(),
         storage_classes: settings.storage_classes.clone(),
@@ -70,9 +72,8 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
         grace: copies::GRACE,
     });
     events::start(events::EventOptions {
-        lower: node.lower.client().clone(),
+        lower: node.lower.clone(),
         owner: node.owner.clone(),
-        namespaces: settings.namespaces.clone(),
         pods: Arc::<VirtualNode>::clone(node),
         supervisor: supervisor.clone(),
         events,

@@ -12,6 +12,7 @@ use vk_provider::{EventKind, PodEvent, PodRef};
 use vk_provider_cluster::{
     copies::{Copier, CopierOptions},
     dependencies::Dependencies,
+    lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{self, NamespaceMapping, OwnerId},
     owner_config_map,
 };
@@ -45,10 +46,19 @@ struct CopierFixture {
 fn begin(reader: &Client, lower: &Client, owner: &OwnerId) -> (Copier, Supervisor, mpsc::Receiver<PodEvent>) {
     let (sender, events) = mpsc::channel(16);
     let supervisor = Supervisor::new();
+    let lower_cluster = LowerCluster::start(LowerClusterOptions {
+        client: lower.clone(),
+        origin: owner.origin.clone(),
+        cluster: None,
+        namespaces: NamespaceMapping::Suffix("-below".to_owned()),
+        supervisor: supervisor.clone(),
+    });
     let copier = Copier::new(CopierOptions {
         upper: reader.clone(),
         claims: None,
+        upper_watches: None,
         lower: lower.clone(),
+        lower_cluster,
         owner: owner.clone(),
         namespaces: NamespaceMapping::Suffix("-below".to_owned()),
         storage_classes: BTreeMap::new(),

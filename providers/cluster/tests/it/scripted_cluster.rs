@@ -21,6 +21,7 @@ use vk_provider::{
 };
 use vk_provider_cluster::{
     config::Settings,
+    copies::UpperWatches,
     lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{NODE, NamespaceMapping, ORIGIN, ORIGIN_NAME, ORIGIN_NAMESPACE, ORIGIN_UID, OwnerId},
     owner_config_map,
@@ -113,6 +114,7 @@ impl ScriptedNode {
         });
         let provider = ClusterProvider::new(ClusterProviderOptions {
             upper: upper.clone(),
+            upper_watches: Arc::new(UpperWatches::new(&server.client, &supervisor)),
             lower: lower.clone(),
             owner: owner(),
             settings: Settings::default(),

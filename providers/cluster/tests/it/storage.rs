@@ -14,6 +14,7 @@ use vk_provider::PodRef;
 use vk_provider_cluster::{
     copies::{self, Copier},
     dependencies::Dependencies,
+    lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{self, NamespaceMapping, OwnerId},
     storage::{PROVISIONER, StorageOptions, start},
 };
@@ -248,7 +249,15 @@ async fn a_larger_request_is_copied_and_its_progress_reported() {
     let copier = Copier::new(copies::CopierOptions {
         upper: fixture.upper.clone(),
         claims: None,
+        upper_watches: None,
         lower: fixture.lower.clone(),
+        lower_cluster: LowerCluster::start(LowerClusterOptions {
+            client: fixture.lower.clone(),
+            origin: fixture.owner.origin.clone(),
+            cluster: None,
+            namespaces: NamespaceMapping::Suffix("-below".to_owned()),
+            supervisor: fixture.supervisor.clone(),
+        }),
         owner: fixture.owner.clone(),
         namespaces: NamespaceMapping::Suffix("-below".to_owned()),
         storage_classes: BTreeMap::new(),
