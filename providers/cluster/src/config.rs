@@ -16,6 +16,9 @@ use crate::{
     translate::{ApiAccess, TranslationPolicy},
 };
 
+/// How long a lower namespace stays that nothing uses any more, unless configured.
+const NAMESPACE_RETENTION: Duration = Duration::from_hours(24);
+
 /// The settings, with all defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -41,6 +44,8 @@ pub struct Settings {
     pub daemon_sets: bool,
     /// Names of StorageClasses in the lower cluster; classes that are not listed keep their names.
     pub storage_classes: BTreeMap<String, String>,
+    /// How long a lower namespace stays that nothing uses any more.
+    pub namespace_retention: Duration,
     /// The virtual nodes of the lower cluster; if empty, one node with the name given to the process.
     pub nodes: Vec<NodeOverrides>,
 }
@@ -94,6 +99,8 @@ struct ConfigFile {
     priority_classes: BTreeMap<String, String>,
     runtime_classes: BTreeMap<String, String>,
     storage_classes: BTreeMap<String, String>,
+    #[serde(with = "vk_provider::duration::option")]
+    namespace_retention: Option<Duration>,
     lost: LostPodPolicy,
     lost_after_seconds: Option<u64>,
     ignored_namespaces: Option<Vec<String>>,
@@ -211,6 +218,7 @@ impl ConfigFile {
             ignored_namespaces,
             daemon_sets: self.daemon_sets,
             storage_classes: self.storage_classes,
+            namespace_retention: self.namespace_retention.unwrap_or(NAMESPACE_RETENTION),
             nodes: self.nodes,
         })
     }
@@ -295,6 +303,11 @@ mod tests {
         );
         assert_eq!((settings.lost, settings.lost_after), (LostPodPolicy::Fail, Duration::from_mins(5)));
         assert_eq!(settings.ignored_namespaces, ["kube-system"]);
+        assert_eq!(settings.namespace_retention, Duration::from_hours(24));
+        assert_eq!(
+            read(json!({"namespaceRetention": "10m"})).unwrap().namespace_retention,
+            Duration::from_mins(10)
+        );
     }
 
     #[test]

@@ -77,6 +77,8 @@ pub struct CopierOptions {
     pub events: mpsc::Sender<PodEvent>,
     /// How long copies stay after the last pod that needs them. Always [`GRACE`] outside of tests.
     pub grace: Duration,
+    /// How long a lower namespace stays after the last pod and copy in it.
+    pub namespace_retention: Duration,
 }
 
 /// Copies the dependencies of pods to the lower cluster, and deletes them when no pod needs them any more. Clones share state.
@@ -121,8 +123,9 @@ impl Copier {
     /// Starts watching and copying. Copies found in the lower cluster that no pod needs are deleted after the grace period.
     pub fn new(options: CopierOptions) -> Self {
         let rng = StdRng::from_rng(&mut rand::rng());
+        let times = (options.grace, options.namespace_retention);
         let state_machine =
-            CopyStateMachine::new(options.owner.clone(), options.namespaces.clone(), options.grace, rng);
+            CopyStateMachine::new(options.owner.clone(), options.namespaces.clone(), times, rng);
         let inner = Arc::new(Inner {
             upper: options.upper,
             claims: options.claims,
@@ -308,6 +311,9 @@ impl Executor {
             }
             Action::EnsureNamespace { lower, upper } => {
                 self.tasks.spawn(self.supervisor.track(calls::ensure_namespace(inner, lower, upper)));
+            }
+            Action::RetireNamespace(lower) => {
+                self.tasks.spawn(self.supervisor.track(calls::retire_namespace(inner, lower)));
             }
             Action::Warn { pod, reason, message } => {
                 let event = PodEvent {

@@ -17,7 +17,9 @@ use super::{
     kind::CopiedObject,
     state_machine::{CallOutcome, Event, referenced_objects},
 };
-use crate::{dependencies::dependencies, names::ORIGIN, owner_config_map, status::has_ended};
+use crate::{
+    dependencies::dependencies, names::ORIGIN, namespace_removal, owner_config_map, status::has_ended,
+};
 
 /// For how long a list of pods answers the question which copies are in use: a sweep asks it for thousands of copies at once.
 const USE_LIST_TTL: Duration = Duration::from_secs(2);
@@ -48,6 +50,12 @@ pub(super) async fn ensure_namespace(inner: Arc<Inner>, below: String, above: St
     };
     let answer = handle_namespace_result.await;
     inner.handle(Event::NamespaceEnsured(below, answer));
+}
+
+/// Removes what we have in a lower namespace that nobody uses.
+pub(super) async fn retire_namespace(inner: Arc<Inner>, below: String) {
+    let answer = namespace_removal::retire(&inner.lower, &below, &inner.owner).await;
+    inner.handle(Event::NamespaceRetired(below, answer));
 }
 
 async fn execute_for<K: CopiedObject>(

@@ -70,6 +70,7 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
         supervisor: supervisor.clone(),
         events: events.clone(),
         grace: copies::GRACE,
+        namespace_retention: settings.namespace_retention,
     });
     events::start(events::EventOptions {
         lower: node.lower.clone(),
