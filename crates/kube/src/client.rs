@@ -121,7 +121,7 @@ impl ClientOptions {
         let origin = self.origin()?;
         let config = self.load(&origin).await?;
         let server = config.cluster_url.to_string();
-        let (sender, current) = watch::channel(build(config, &origin)?);
+        let (sender, current) = watch::channel(build(&config, &origin)?);
         if let CredentialOrigin::Files(files) = origin {
             let (source, guard) = (self.clone(), supervisor.clone());
             let used = fingerprint(&files);
@@ -186,7 +186,7 @@ impl ClientOptions {
             }
             let origin = CredentialOrigin::Files(files.clone());
             let loaded = match self.load(&origin).await {
-                Ok(config) => build(config, &origin),
+                Ok(config) => build(&config, &origin),
                 Err(error) => Err(error),
             };
             match loaded {
@@ -251,7 +251,7 @@ fn pod_reason(error: &InClusterError) -> String {
     error.to_string()
 }
 
-fn build(config: kube::Config, origin: &CredentialOrigin) -> Result<Transport, ConfigError> {
+fn build(config: &kube::Config, origin: &CredentialOrigin) -> Result<Transport, ConfigError> {
     Transport::new(config).map_err(|reason| {
         let path = match origin {
             CredentialOrigin::Files(files) => files.first().cloned().unwrap_or_default(),

@@ -96,7 +96,8 @@ impl<K: Object> Objects<K> {
         self.namespace.as_deref()
     }
 
-    pub(crate) fn client(&self) -> &Client {
+    /// The client that sends the calls.
+    pub fn client(&self) -> &Client {
         &self.client
     }
 

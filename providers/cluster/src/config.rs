@@ -17,6 +17,9 @@ use crate::{
     translate::{Accounts, AllowedChoices, ApiAccess, PodSecurity, TranslationPolicy},
 };
 
+/// How long a lower namespace stays that nothing uses any more, unless configured.
+const NAMESPACE_RETENTION: Duration = Duration::from_hours(24);
+
 /// The settings, with all defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
@@ -48,6 +51,8 @@ pub struct Settings {
     pub copied_metadata: KeptMetadata,
     /// What happens to pods of StatefulSets on a lower node that is lost.
     pub lost_stateful_sets: LostStatefulSetPolicy,
+    /// How long a lower namespace stays that nothing uses any more.
+    pub namespace_retention: Duration,
     /// The virtual nodes of the lower cluster; if empty, one node with the name given to the process.
     pub nodes: Vec<NodeOverrides>,
 }
@@ -120,6 +125,8 @@ struct ConfigFile {
     runtime_classes: BTreeMap<String, String>,
     storage_classes: BTreeMap<String, String>,
     storage: bool,
+    #[serde(with = "vk_provider::duration::option")]
+    namespace_retention: Option<Duration>,
     lost: LostPodPolicy,
     lost_after_seconds: Option<u64>,
     lost_stateful_sets: LostStatefulSetPolicy,
@@ -257,6 +264,7 @@ impl ConfigFile {
             storage: self.storage,
             copied_metadata: KeptMetadata { labels: self.copy_labels, annotations: self.copy_annotations },
             lost_stateful_sets: self.lost_stateful_sets,
+            namespace_retention: self.namespace_retention.unwrap_or(NAMESPACE_RETENTION),
             nodes: self.nodes,
         })
     }
@@ -357,6 +365,11 @@ mod tests {
         assert_eq!((&policy.allowed, &policy.accounts), (&AllowedChoices::default(), &Accounts::default()));
         assert_eq!(settings.copied_metadata, KeptMetadata::default(), "no label of a copy is kept");
         assert_eq!(settings.lost_stateful_sets, LostStatefulSetPolicy::Wait);
+        assert_eq!(settings.namespace_retention, Duration::from_hours(24));
+        assert_eq!(
+            read(json!({"namespaceRetention": "10m"})).unwrap().namespace_retention,
+            Duration::from_mins(10)
+        );
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! Copies of the ConfigMaps, Secrets, service accounts and claims that pods refer to, in the lower cluster.
 //!
-//! [`state_machine`] makes the decisions. This module feeds it with watches and executes its actions. Upper objects are watched by name,
-//! as a node is allowed to, and copies by label.
+//! [`state_machine`] makes the decisions. This module feeds it with watches and executes its actions. Upper objects are watched by
+//! namespace where the process may list them, else by name, as a node may. Copies are watched by label, once for all virtual nodes.
 
 pub mod build;
 mod calls;
 mod copy_state;
 pub mod diff;
 pub mod kind;
+mod namespace_watch;
 pub mod state_machine;
 mod watches;
 
@@ -17,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::api::core::v1::ServiceAccount;
 use parking_lot::Mutex;
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::{
@@ -33,18 +34,21 @@ use vk_provider::{
 };
 use vk_supervisor::{Supervisor, task};
 
-pub(crate) use self::calls::references;
-pub use self::{
-    copy_state::{LowerCall, Readiness},
-    kind::{KeptMetadata, Kind},
-    state_machine::GRACE,
-};
 use self::{
+    calls::UseLists,
     diff::{CopyKey, UpperRef},
     state_machine::{Action, CopyStateMachine, Event},
 };
+pub(crate) use self::{calls::references, kind::referenced_objects};
+pub use self::{
+    copy_state::{LowerCall, Readiness},
+    kind::{KeptMetadata, Kind},
+    namespace_watch::UpperWatches,
+    state_machine::GRACE,
+};
 use crate::{
     dependencies::Dependencies,
+    lower_cluster::{CopyListener, LowerCluster},
     names::{NamespaceMapping, OwnerId},
 };
 
@@ -60,8 +64,12 @@ pub struct CopierOptions {
     /// A client of the upper cluster that may read claims which no pod on the node refers to any more; a node may not. `None` if there is
     /// no such client.
     pub claims: Option<Client>,
-    /// A client of the lower cluster.
+    /// The watches of whole upper namespaces, which the process may have the permission for. `None` to watch objects one by one.
+    pub upper_watches: Option<Arc<UpperWatches>>,
+    /// A client of the lower cluster, for writes.
     pub lower: Client,
+    /// The lower cluster, whose watches all virtual nodes share.
+    pub lower_cluster: LowerCluster,
     /// The owner of the copies.
     pub owner: OwnerId,
     /// Names of upper namespaces in the lower cluster.
@@ -76,6 +84,8 @@ pub struct CopierOptions {
     pub events: mpsc::Sender<PodEvent>,
     /// How long copies stay after the last pod that needs them. Always [`GRACE`] outside of tests.
     pub grace: Duration,
+    /// How long a lower namespace stays after the last pod and copy in it.
+    pub namespace_retention: Duration,
 }
 
 /// Copies the dependencies of pods to the lower cluster, and deletes them when no pod needs them any more. Clones share state.
@@ -85,7 +95,10 @@ pub struct Copier(Arc<Inner>);
 struct Inner {
     upper: Client,
     claims: Option<Client>,
+    upper_watches: Option<Arc<UpperWatches>>,
     lower: Client,
+    lower_cluster: LowerCluster,
+    use_lists: UseLists,
     owner: OwnerId,
     namespaces: NamespaceMapping,
     storage_classes: BTreeMap<String, String>,
@@ -118,12 +131,16 @@ impl Copier {
     /// Starts watching and copying. Copies found in the lower cluster that no pod needs are deleted after the grace period.
     pub fn new(options: CopierOptions) -> Self {
         let rng = StdRng::from_rng(&mut rand::rng());
+        let times = (options.grace, options.namespace_retention);
         let state_machine =
-            CopyStateMachine::new(options.owner.clone(), options.namespaces.clone(), options.grace, rng);
+            CopyStateMachine::new(options.owner.clone(), options.namespaces.clone(), times, rng);
         let inner = Arc::new(Inner {
             upper: options.upper,
             claims: options.claims,
+            upper_watches: options.upper_watches,
             lower: options.lower,
+            lower_cluster: options.lower_cluster,
+            use_lists: UseLists::default(),
             owner: options.owner,
             namespaces: options.namespaces,
             storage_classes: options.storage_classes,
@@ -235,7 +252,25 @@ fn error_kind(error: &vk_kube::Error) -> error::Kind {
     }
 }
 
+/// Reports one upper object. Never returns.
+async fn watch_upper(inner: Arc<Inner>, key: CopyKey, source: UpperRef) {
+    let shared = inner.upper_watches.clone();
+    let shared = shared.as_deref();
+    match key.kind {
+        Kind::ConfigMap => watches::watch_upper(inner, shared.map(|all| &all.config_maps), key, source).await,
+        Kind::Secret => watches::watch_upper(inner, shared.map(|all| &all.secrets), key, source).await,
+        Kind::Claim => watches::watch_upper(inner, shared.map(|all| &all.claims), key, source).await,
+        Kind::ServiceAccount => watches::watch_upper::<ServiceAccount>(inner, None, key, source).await,
+    }
+}
+
 // === impl Inner ===
+
+impl CopyListener for Inner {
+    fn copy_event(&self, event: Event) {
+        self.handle(event);
+    }
+}
 
 impl Inner {
     /// Passes an event to the state machine. The executor picks up the resulting actions.
@@ -254,7 +289,8 @@ impl Inner {
 
 impl Executor {
     async fn run(&mut self) {
-        self.watch_copies();
+        let listener: Arc<dyn CopyListener> = Arc::<Inner>::clone(&self.inner);
+        self.inner.lower_cluster.listen_to_copies(&listener);
         let mut changed = self.inner.changed.subscribe();
         loop {
             changed.mark_unchanged();
@@ -284,41 +320,12 @@ impl Executor {
         }
     }
 
-    /// Watches all copies, in all namespaces or in the mapped ones.
-    fn watch_copies(&mut self) {
-        for scope in self.inner.namespaces.scopes() {
-            let inner = || Arc::clone(&self.inner);
-            self.tasks
-                .spawn(self.supervisor.track(watches::watch_lower::<ConfigMap>(inner(), scope.clone())));
-            self.tasks.spawn(self.supervisor.track(watches::watch_lower::<Secret>(inner(), scope.clone())));
-            self.tasks
-                .spawn(self.supervisor.track(watches::watch_lower::<ServiceAccount>(inner(), scope.clone())));
-            self.tasks
-                .spawn(self.supervisor.track(watches::watch_lower::<PersistentVolumeClaim>(inner(), scope)));
-        }
-    }
-
     fn act(&mut self, action: Action) {
         let inner = Arc::clone(&self.inner);
         match action {
             Action::Watch(key, source) => {
                 let (watched, tasks, supervisor) = (key.clone(), &mut self.tasks, &self.supervisor);
-                let reader = match key.kind {
-                    Kind::ConfigMap => {
-                        tasks.spawn(supervisor.track(watches::watch_upper::<ConfigMap>(inner, key, source)))
-                    }
-                    Kind::Secret => {
-                        tasks.spawn(supervisor.track(watches::watch_upper::<Secret>(inner, key, source)))
-                    }
-                    Kind::ServiceAccount => {
-                        tasks.spawn(
-                            supervisor.track(watches::watch_upper::<ServiceAccount>(inner, key, source)),
-                        )
-                    }
-                    Kind::Claim => tasks.spawn(
-                        supervisor.track(watches::watch_upper::<PersistentVolumeClaim>(inner, key, source)),
-                    ),
-                };
+                let reader = tasks.spawn(supervisor.track(watch_upper(inner, key, source)));
                 if let Some(before) = self.watches_by_key.insert(watched, reader) {
                     before.abort();
                 }
@@ -334,6 +341,9 @@ impl Executor {
             }
             Action::EnsureNamespace { lower, upper } => {
                 self.tasks.spawn(self.supervisor.track(calls::ensure_namespace(inner, lower, upper)));
+            }
+            Action::RetireNamespace(lower) => {
+                self.tasks.spawn(self.supervisor.track(calls::retire_namespace(inner, lower)));
             }
             Action::Warn { pod, reason, message } => {
                 let event = PodEvent {

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use vk_kube::{Client, Error, Kind, Objects, Patch, Selector};
 
 use self::inventory::{DetachPlan, Handover, Inventory, OwnedObject};
+pub(crate) use self::namespace_contents::why_in_use;
 use crate::{
     lower_cluster,
     names::{self, OwnerId},

@@ -3,29 +3,27 @@
 //! Lower events are untrusted input: their texts are truncated, their rate is limited, and nothing in them is interpreted. Events from
 //! before this process started are not relayed.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Event;
-use rand::{SeedableRng as _, rngs::StdRng};
-use tokio::{sync::mpsc, task::JoinSet, time::Instant};
-use tracing::{debug, error, warn};
-use vk_kube::{Client, Kind as ErrorKind, Objects, Selector, Slim, WatchEvent};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{Notify, mpsc},
+    time::Instant,
+};
+use tracing::debug;
+use vk_kube::{Slim, WatchEvent};
 use vk_provider::{PodEvent, PodRef};
-use vk_supervisor::{Backoff, Supervisor, task};
+use vk_supervisor::{Supervisor, task};
 
 use self::{lower_event::LowerEvent, relay::EventRelay};
-use crate::names::{NamespaceMapping, OwnerId};
+use crate::{
+    lower_cluster::{EventListener, LowerCluster},
+    names::OwnerId,
+};
 
 mod lower_event;
 mod relay;
-
-/// The kinds of objects whose events are watched.
-const KINDS: [&str; 2] = ["Pod", "PersistentVolumeClaim"];
-/// Capacity of the channel between the watches and the relay.
-const CHANNEL_CAPACITY: usize = 256;
-/// Delay before a forbidden watch is retried.
-const FORBIDDEN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(5));
 
 /// Finds the upper pods of lower objects. It is called for each lower event, so it must answer from memory. The relay retries objects that
 /// are not known yet.
@@ -39,12 +37,10 @@ pub trait PodLookup: Send + Sync {
 
 /// What the relay needs.
 pub struct EventOptions {
-    /// A client of the lower cluster.
-    pub lower: Client,
+    /// The lower cluster, whose watches all virtual nodes share.
+    pub lower: LowerCluster,
     /// The owner of the pods.
     pub owner: OwnerId,
-    /// Maps upper namespaces to lower ones. With explicit names, only those namespaces are watched.
-    pub namespaces: NamespaceMapping,
     /// Finds the upper pods.
     pub pods: Arc<dyn PodLookup>,
     /// Owns the task.
@@ -53,14 +49,21 @@ pub struct EventOptions {
     pub events: mpsc::Sender<PodEvent>,
 }
 
-/// The index of a watch scope, and an event of its watch.
-type ScopedEvent = (usize, WatchEvent<Slim<Event>>);
+/// Passes lower events on.
+struct Relayer {
+    relay: Mutex<EventRelay>,
+    pods: Arc<dyn PodLookup>,
+    events: mpsc::Sender<PodEvent>,
+    begun: Instant,
+    /// The deadline of the relay may have changed.
+    changed: Notify,
+}
 
 /// Starts the relay, which runs until the supervisor stops.
 pub fn start(options: EventOptions) {
     let (supervisor, stopping) = (options.supervisor.clone(), options.supervisor.clone());
     // Not critical: nothing that is written in the lower cluster may end this process.
-    supervisor.spawn("lower events", task::Kind::Work, async move {
+    supervisor.spawn("event relay", task::Kind::Work, async move {
         tokio::select! {
             () = run(options) => {}
             () = stopping.stopping() => {}
@@ -69,130 +72,67 @@ pub fn start(options: EventOptions) {
 }
 
 async fn run(options: EventOptions) {
-    let (sender, mut scoped_events) = mpsc::channel(CHANNEL_CAPACITY);
-    let mut readers = JoinSet::new();
-    let scopes = scopes(&options.namespaces);
-    for (number, (namespace, kind)) in scopes.iter().enumerate() {
-        readers.spawn(read(options.lower.clone(), namespace.clone(), kind, number, sender.clone()));
-    }
-    drop(sender);
-    let begun = Instant::now();
-    let mut relay = EventRelay::new(scopes.len());
+    let relayer = Arc::new(Relayer {
+        relay: Mutex::new(EventRelay::new(options.lower.event_scopes())),
+        pods: options.pods,
+        events: options.events,
+        begun: Instant::now(),
+        changed: Notify::new(),
+    });
+    let listener: Arc<dyn EventListener> = Arc::<Relayer>::clone(&relayer);
+    options.lower.listen_to_events(&listener);
     loop {
+        let deadline = relayer.relay.lock().deadline();
         let due = async {
-            match relay.deadline() {
-                Some(deadline) => tokio::time::sleep_until(begun + deadline).await,
+            match deadline {
+                Some(deadline) => tokio::time::sleep_until(relayer.begun + deadline).await,
                 None => std::future::pending().await,
             }
         };
-        let events = tokio::select! {
-            Some((scope, change)) = scoped_events.recv() => {
-                let now = begun.elapsed();
-                match change {
-                    WatchEvent::Restarted => relay.begin_listing(scope),
-                    WatchEvent::Applied(Slim(event)) => {
-                        let events = LowerEvent::read(&event).map(|event| relay.handle_event(now, scope, event, &*options.pods));
-                        events.unwrap_or_default()
-                    }
-                    WatchEvent::Listed => relay.finish_listing(scope),
-                    WatchEvent::Deleted(_) | WatchEvent::Error(_) => Vec::new(),
-                }
+        tokio::select! {
+            () = due => {
+                let events = relayer.relay.lock().tick(relayer.begun.elapsed(), &*relayer.pods);
+                relayer.send(events);
             }
-            () = due => relay.tick(begun.elapsed(), &*options.pods),
-            Some(ended) = readers.join_next() => {
-                if let Err(error) = ended && error.is_panic() {
-                    error!(%error, owner = ?options.owner, "a watch of lower events panicked");
-                }
-                Vec::new()
-            }
-        };
+            () = relayer.changed.notified() => {}
+        }
+    }
+}
+
+// === impl Relayer ===
+
+impl Relayer {
+    fn send(&self, events: Vec<PodEvent>) {
         for event in events {
             // Events are best effort: a slow receiver must not block the relay.
-            if let Err(lost) = options.events.try_send(event) {
+            if let Err(lost) = self.events.try_send(event) {
                 debug!(%lost, "dropped an event of a pod");
             }
         }
     }
 }
 
-/// The scopes of all watches: namespace (`None` for all) and kind of the involved object.
-fn scopes(namespaces: &NamespaceMapping) -> Vec<(Option<String>, &'static str)> {
-    namespaces
-        .scopes()
-        .into_iter()
-        .flat_map(|namespace| KINDS.map(|kind| (namespace.clone(), kind)))
-        .collect()
-}
-
-/// Watches the events of one kind of objects. Never returns. A missing permission is logged once and retried with a growing delay.
-async fn read(
-    lower: Client,
-    namespace: Option<String>,
-    kind: &'static str,
-    number: usize,
-    scoped_events: mpsc::Sender<ScopedEvent>,
-) {
-    let events: Objects<Slim<Event>> = match &namespace {
-        Some(namespace) => Objects::namespaced(lower, namespace),
-        None => Objects::all(lower),
-    };
-    let selector = Selector { fields: Some(format!("involvedObject.kind={kind}")), labels: None };
-    let mut rng = StdRng::from_rng(&mut rand::rng());
-    let mut refused = FORBIDDEN_BACKOFF;
-    let mut warned = false;
-    loop {
-        let mut changes = std::pin::pin!(events.watch(&selector));
-        while let Some(change) = changes.next().await {
-            if let WatchEvent::Error(error) = &change
-                && error.kind == ErrorKind::Forbidden
-            {
-                if !std::mem::replace(&mut warned, true) {
-                    let namespace = namespace.as_deref().unwrap_or("*");
-                    warn!(
-                        namespace, of = kind, %error,
-                        "not allowed to read lower events, so upper pods do not show them: allow list and watch on events in the lower cluster"
-                    );
-                }
-                break;
+impl EventListener for Relayer {
+    fn event_change(&self, scope: usize, change: &WatchEvent<Slim<Event>>) {
+        let now = self.begun.elapsed();
+        let events = {
+            let mut relay = self.relay.lock();
+            match change {
+                WatchEvent::Restarted => relay.begin_listing(scope),
+                WatchEvent::Applied(Slim(event)) => LowerEvent::read(event)
+                    .map(|event| relay.handle_event(now, scope, event, &*self.pods))
+                    .unwrap_or_default(),
+                WatchEvent::Listed => relay.finish_listing(scope),
+                WatchEvent::Deleted(_) | WatchEvent::Error(_) => Vec::new(),
             }
-            if matches!(change, WatchEvent::Listed) {
-                refused.reset();
-                warned = false;
-            }
-            if scoped_events.send((number, change)).await.is_err() {
-                return;
-            }
-        }
-        tokio::time::sleep(refused.next(None, &mut rng)).await;
+        };
+        self.send(events);
+        self.changed.notify_one();
     }
 }
 
 impl std::fmt::Debug for EventOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EventOptions").field("owner", &self.owner).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_mapped_namespaces_are_watched() {
-        let all = [(None, "Pod"), (None, "PersistentVolumeClaim")];
-        assert_eq!(scopes(&NamespaceMapping::Same), all);
-        assert_eq!(scopes(&NamespaceMapping::Suffix("-x".to_owned())), all);
-        let map = [("a", "x"), ("b", "y")].map(|(above, below)| (above.to_owned(), below.to_owned()));
-        let named = scopes(&NamespaceMapping::Map(map.into()));
-        let named: Vec<_> = named.iter().map(|(namespace, kind)| (namespace.as_deref(), *kind)).collect();
-        assert_eq!(
-            named,
-            [
-                (Some("x"), "Pod"),
-                (Some("x"), "PersistentVolumeClaim"),
-                (Some("y"), "Pod"),
-                (Some("y"), "PersistentVolumeClaim")
-            ]
-        );
     }
 }

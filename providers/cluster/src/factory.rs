@@ -15,6 +15,7 @@ use vk_supervisor::{Clock, Supervisor};
 
 use crate::{
     config::Settings,
+    copies::UpperWatches,
     doctor,
     lower_cluster::{self, LowerCluster},
     names::OwnerId,
@@ -82,9 +83,11 @@ impl Factory for ClusterFactory {
             namespaces: settings.namespaces.clone(),
             supervisor: context.supervisor.clone(),
         });
+        let upper_watches = Arc::new(UpperWatches::new(&upper.client, &context.supervisor));
         let nodes = settings.by_node(&context.node_name).into_iter().map(|(name, settings)| {
             let provider = ClusterProvider::new(ClusterProviderOptions {
                 upper: upper.clone(),
+                upper_watches: Arc::clone(&upper_watches),
                 lower: lower.clone(),
                 owner: OwnerId { origin: origin.clone(), node: name.clone() },
                 settings,

@@ -15,6 +15,7 @@ pub mod factory;
 mod list_tracker;
 pub mod lower_cluster;
 pub mod names;
+mod namespace_removal;
 pub mod node;
 pub mod owner_config_map;
 pub mod pod_plan;

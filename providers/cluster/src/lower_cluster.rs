@@ -1,7 +1,12 @@
 //! A lower cluster as seen through watches, which its virtual nodes share. Nothing is written here.
 
+mod copy_watch;
+mod event_watch;
 mod identity;
 mod mirror;
+mod probe;
+mod references;
+mod version_audit;
 mod watches;
 
 use std::{
@@ -11,16 +16,26 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::{Mutex, RwLock};
-use vk_kube::{Client, Kind, Objects};
+use vk_kube::{Client, Kind, Objects, Selector, Slim};
 use vk_provider::{Error, Result};
 use vk_supervisor::Supervisor;
 
-use self::mirror::{Mirror, SyncState};
 pub(crate) use self::{
+    copy_watch::CopyListener,
+    event_watch::EventListener,
     identity::{ClusterIdentity, cluster_id},
     mirror::ObjectKey,
+    probe::ProbeCursor,
+};
+use self::{
+    copy_watch::CopyWatch,
+    event_watch::EventWatch,
+    mirror::{Mirror, SyncState},
+    probe::SharedProbe,
+    references::References,
 };
 use crate::{
+    copies::diff::CopyKey,
     names::{NamespaceMapping, OwnerId},
     node::{NodeShare, PodRequests, VirtualResources, aggregate},
     translate::ClusterClasses,
@@ -50,12 +65,19 @@ struct Inner {
     mirrors: RwLock<Mirrors>,
     listeners: Mutex<Vec<Weak<dyn LowerClusterListener>>>,
     identity: ClusterIdentity,
+    probe: SharedProbe,
+    copies: CopyWatch,
+    events: EventWatch,
+    namespaces: NamespaceMapping,
+    supervisor: Supervisor,
 }
 
 #[derive(Default)]
 struct Mirrors {
     /// Pods of this upper cluster, one mirror per watch.
     ours: Vec<Mirror<Arc<Pod>>>,
+    /// What these pods refer to.
+    references: References,
     /// Requests of all other pods.
     foreign: Mirror<PodRequests>,
     nodes: Mirror<Arc<Node>>,
@@ -69,6 +91,8 @@ pub(crate) trait LowerClusterListener: Send + Sync {
     fn pod_changed(&self, pod: &Arc<Pod>, gone: bool);
     /// Something changed that the resources of virtual nodes depend on.
     fn capacity_changed(&self);
+    /// The name, id or version of the cluster changed.
+    fn identity_changed(&self);
 }
 
 // === impl LowerCluster ===
@@ -82,8 +106,13 @@ impl LowerCluster {
             mirrors: RwLock::default(),
             listeners: Mutex::default(),
             identity: ClusterIdentity::new(options.cluster),
+            probe: SharedProbe::default(),
+            copies: CopyWatch::default(),
+            events: EventWatch::default(),
+            namespaces: options.namespaces,
+            supervisor: options.supervisor,
         }));
-        watches::start(&lower, &options.namespaces, &options.supervisor);
+        watches::start(&lower);
         lower
     }
 
@@ -117,11 +146,6 @@ impl LowerCluster {
         require_synced("runtimeclasses", mirrors.runtime_classes.sync_state(), true)
     }
 
-    /// Whether the watches of our pods work.
-    pub(crate) fn is_watch_healthy(&self) -> bool {
-        self.0.mirrors.read().ours.iter().all(Mirror::is_watch_healthy)
-    }
-
     /// A pod of this upper cluster, by its lower namespace and name.
     pub(crate) fn pod(&self, key: &ObjectKey) -> Option<Arc<Pod>> {
         let mirrors = self.0.mirrors.read();
@@ -133,6 +157,11 @@ impl LowerCluster {
         let mirrors = self.0.mirrors.read();
         let all = mirrors.ours.iter().flat_map(Mirror::values);
         all.filter(|pod| owner.owns(&pod.metadata)).map(Arc::clone).collect()
+    }
+
+    /// Whether the watch shows a pod of this upper cluster, on any of its virtual nodes, that refers to an object and has not ended.
+    pub(crate) fn is_referenced(&self, key: &CopyKey) -> bool {
+        self.0.mirrors.read().references.contains(key)
     }
 
     /// Reads any pod from the API server.
@@ -153,6 +182,21 @@ impl LowerCluster {
         }
         let node = mirrors.nodes.get(&(String::new(), name.to_owned()));
         Some(node.is_some_and(|node| crate::node::is_ready(node)))
+    }
+
+    /// Reads a node from the API server, for a decision that must not depend on the watch alone. Without the permission, the watch is all
+    /// there is.
+    pub(crate) async fn refresh_node(&self, name: &str) -> Result<(), vk_kube::Error> {
+        let nodes: Objects<Slim<Node>> = Objects::all(self.0.client.clone());
+        // A list, because that is permitted for the watch already.
+        let selector = Selector { fields: Some(format!("metadata.name={name}")), labels: None };
+        let mut found = match nodes.list(&selector).await {
+            Ok(list) => list.objects,
+            Err(error) if error.kind == Kind::Forbidden => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        watches::replace_node(&self.0, name, found.pop());
+        Ok(())
     }
 
     /// The names of the classes that exist in the cluster.

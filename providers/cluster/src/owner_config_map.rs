@@ -32,6 +32,11 @@ pub async fn ensure(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<
     reference(&found.metadata, namespace, owner)
 }
 
+/// Whether a lower namespace was created for this upper cluster.
+pub(crate) fn is_created_by(owner: &OwnerId, namespace: &ObjectMeta) -> bool {
+    owner.is_origin_of(namespace) && names::annotation(namespace, names::ORIGIN_NAMESPACE).is_some()
+}
+
 /// Makes sure that a lower namespace exists. A namespace that somebody else created is fine.
 pub async fn ensure_namespace(
     lower: &Client,

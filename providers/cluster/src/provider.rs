@@ -32,6 +32,7 @@ use self::{
 };
 use crate::{
     config::Settings,
+    copies::UpperWatches,
     dependencies::dependencies,
     events::PodLookup,
     lower_cluster::{LowerCluster, LowerClusterListener, ObjectKey},
@@ -54,6 +55,8 @@ pub struct ClusterProvider {
 pub struct ClusterProviderOptions {
     /// The cluster that has the virtual node.
     pub upper: UpperCluster,
+    /// The watches of upper objects that all virtual nodes of the lower cluster share.
+    pub upper_watches: Arc<UpperWatches>,
     /// The cluster that runs its pods.
     pub lower: LowerCluster,
     /// The owner of the lower pods.
@@ -68,6 +71,7 @@ pub struct ClusterProviderOptions {
 
 struct VirtualNode {
     upper: UpperCluster,
+    upper_watches: Arc<UpperWatches>,
     lower: LowerCluster,
     owner: OwnerId,
     settings: Settings,
@@ -92,7 +96,8 @@ struct VirtualNode {
 impl ClusterProvider {
     /// Starts to follow the lower cluster.
     pub fn new(options: ClusterProviderOptions) -> Self {
-        let ClusterProviderOptions { upper, lower, owner, settings, clock, supervisor } = options;
+        let ClusterProviderOptions { upper, upper_watches, lower, owner, settings, clock, supervisor } =
+            options;
         let abandoned = abandonment::watch(upper.client.clone(), owner.node.clone(), &supervisor);
         let node = Arc::new(VirtualNode {
             abandoned,
@@ -105,6 +110,7 @@ impl ClusterProvider {
             last_session: Mutex::default(),
             supervisor,
             upper,
+            upper_watches,
             lower,
             owner,
             settings,
@@ -173,13 +179,12 @@ impl Provider for ClusterProvider {
             return Ok(Vec::new());
         }
         self.node.lower.check_synced()?;
-        let there = self.node.own_pods().into_iter().map(|(pod, lower)| {
-            let status = self.node.report(&pod, &lower);
-            (pod, status)
+        let statuses = self.node.statuses().await?.into_iter();
+        let observed = statuses.map(|(pod, status)| ObservedPod {
+            pod,
+            node: Some(self.node.owner.node.clone()),
+            status,
         });
-        let all = there.chain(self.node.pods_without_lower());
-        let observed =
-            all.map(|(pod, status)| ObservedPod { pod, node: Some(self.node.owner.node.clone()), status });
         Ok(observed.collect())
     }
 
@@ -285,8 +290,9 @@ impl VirtualNode {
         all.into_iter().filter_map(|lower| Some((self.upper_pod_of(&lower)?, lower))).collect()
     }
 
-    fn pods_in(&self, namespace: &str) -> Objects<Pod> {
-        Objects::namespaced(self.lower.client().clone(), namespace)
+    /// The lower pods of a namespace, for writes: only while this process runs the node.
+    fn pods_in(&self, namespace: &str) -> Result<Objects<Pod>> {
+        Ok(Objects::namespaced(self.session()?.lower.clone(), namespace))
     }
 
     /// Fails unless everything was listed that a statement about a pod depends on.
@@ -329,6 +335,10 @@ impl LowerClusterListener for VirtualNode {
 
     fn capacity_changed(&self) {
         self.node_status.capacity_changed();
+    }
+
+    fn identity_changed(&self) {
+        self.node_status.mark_changed();
     }
 }
 

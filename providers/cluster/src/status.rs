@@ -85,7 +85,7 @@ fn non_empty<T>(all: impl Iterator<Item = T>) -> Option<Vec<T>> {
 
 pub(crate) use vk_provider::pod::is_terminal as has_ended;
 
-fn is_terminal(status: &PodStatus) -> bool {
+pub(crate) fn is_terminal(status: &PodStatus) -> bool {
     vk_provider::pod::is_terminal_phase(status.phase.as_deref())
 }
 

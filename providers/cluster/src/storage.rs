@@ -13,7 +13,11 @@ use k8s_openapi::api::{
     storage::v1::StorageClass,
 };
 use rand::{SeedableRng as _, rngs::StdRng};
-use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+use tokio::{
+    sync::{Notify, mpsc},
+    task::JoinSet,
+    time::Instant,
+};
 use tracing::{error, info};
 use vk_kube::{Client, Error, Kind as ErrorKind, Objects, Recorder};
 use vk_supervisor::{Supervisor, task};
@@ -26,6 +30,7 @@ use crate::names::{NamespaceMapping, OwnerId};
 
 mod claim_copy;
 mod claim_tracker;
+mod reclaim;
 mod volume;
 mod watches;
 
@@ -37,7 +42,7 @@ const CHANNEL_CAPACITY: usize = 256;
 
 /// What is needed to serve claims.
 pub struct StorageOptions {
-    /// A client of the upper cluster that may list and watch claims, read classes, create volumes and write events.
+    /// A client of the upper cluster that may list and watch claims, read classes, list, create and delete volumes and write events.
     pub upper: Client,
     /// A client of the lower cluster.
     pub lower: Client,
@@ -76,6 +81,9 @@ async fn run(options: Arc<StorageOptions>) {
     let recorder = Recorder::new(options.upper.clone(), "virtual-kubelet", &options.owner.node);
     let begun = Instant::now();
     let mut tracker = ClaimTracker::new(StdRng::from_rng(&mut rand::rng()));
+    let claim_gone = Arc::new(Notify::new());
+    let (reclaimed, gone) = (Arc::clone(&options), Arc::clone(&claim_gone));
+    tasks.spawn(async move { reclaim::run(&reclaimed, &gone).await });
     loop {
         let due = async {
             match tracker.deadline() {
@@ -93,6 +101,9 @@ async fn run(options: Arc<StorageOptions>) {
                 continue;
             }
         };
+        if matches!(event, Event::UpperGone(_)) {
+            claim_gone.notify_one();
+        }
         for action in tracker.handle(begun.elapsed(), event) {
             match action {
                 Action::Provision(claim) => {

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Fence, Identity, ServerVersion, UpperCluster};
+use vk_kube::{Client, Identity, ServerVersion, UpperCluster};
 use vk_node::{
     node::{self, Controller, Instance, NodeConfig, OnStop, Progress, Settings, SharedNodeWatch},
     pods::{
@@ -86,6 +86,8 @@ pub(super) struct Means {
 #[derive(Clone)]
 struct Common {
     client: Client,
+    /// The access to the cluster that backends have.
+    upper: UpperCluster,
     /// Clients with which nodes read what their pods refer to: see [`Common::reader`].
     readers: NodeImpersonation,
     /// Whether the process also writes as the node that it writes for.
@@ -152,6 +154,7 @@ impl Fleet {
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
             acts_as_nodes,
+            upper: upper(&client, &readers),
             readers,
             kubelet_version: kubelet_version_beside(server),
             declared_features: features(server, config.streaming.web_sockets),
@@ -161,13 +164,12 @@ impl Fleet {
         };
         let detected = address::internal_ip(common.client.server());
         let fleet = Self::default();
-        let upper = upper(&common);
         let mut opened = Vec::new();
         for node in config.nodes {
             let Some(factory) = registry.get(&node.provider) else {
                 return Err(anyhow!("node {}: no provider {}", node.name, node.provider).into());
             };
-            let extensions = Extensions::new().with(upper.clone());
+            let extensions = Extensions::new().with(common.upper.clone());
             let context = context(&node, detected, &config.state_dir, process.child());
             let context = Context { extensions, ..context };
             let backend = open_backend(factory.as_ref(), &node, &context, config.startup_timeout).await?;
@@ -252,9 +254,9 @@ impl Fleet {
         let run = async move {
             let node = config::Node { hostname: hostname.await, ..node };
             let controllers = move |progress, session: &Supervisor| {
-                // Writes for the node are fenced by its lease; each session has a fence of its own.
+                // Writes for the node are fenced by its lease; each session has a fence of its own, which the backend uses too.
                 let client = if base.acts_as_nodes { base.reader(&own) } else { base.client.clone() };
-                let client = client.fenced(Fence::default());
+                let client = client.fenced(base.upper.begin_session(&own));
                 let common = Common { client, supervisor: session.clone(), ..base.clone() };
                 let facts = seen.clone();
                 facts.send_replace(None);
@@ -337,9 +339,9 @@ impl Fleet {
 }
 
 /// The access to the cluster that backends may use.
-fn upper(common: &Common) -> UpperCluster {
-    let (client, readers) = (common.client.clone(), common.readers);
-    UpperCluster::new(common.client.clone(), move |node| readers.client_for(&client, node))
+fn upper(client: &Client, readers: &NodeImpersonation) -> UpperCluster {
+    let (own, readers) = (client.clone(), readers.clone());
+    UpperCluster::new(client.clone(), move |node| readers.client_for(&own, node))
 }
 
 /// The version of the API server, if it reports one.

@@ -29,8 +29,9 @@ const WATCH_LIST_SILENCE: Duration = Duration::from_secs(20);
 const WATCH_LIST_TIMEOUT: Duration = Duration::from_mins(5);
 /// How long the server keeps a watch open.
 const WATCH_SECONDS: u32 = 290;
-/// When a silent watch counts as dead: the server should have ended it.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(WATCH_SECONDS as u64 + 5);
+/// When a silent watch counts as dead. The server sends a bookmark about once a minute (every 75 s at the latest), even if
+/// nothing changes. A connection that was dropped, or a proxy that is stuck, sends neither an event nor an error.
+const MAX_SILENCE: Duration = Duration::from_secs(90);
 /// A watch without events that ends sooner is a failure.
 const MIN_WATCH: Duration = Duration::from_secs(1);
 /// The annotation on the bookmark after the last object of a streamed list.
@@ -46,6 +47,9 @@ pub(super) struct WatchReader<K: Object> {
     stage: WatchStage<K>,
     /// A streamed list timed out. If a paged one succeeds next, the server does not support streaming.
     watch_list_timed_out: bool,
+    /// The server sent a bookmark since the watch was last found silent. It sends none for kinds that it does not cache (events),
+    /// and none after its start before anything changed: then silence is no failure, but the watch is opened anew all the same.
+    sends_bookmarks: bool,
 }
 
 enum WatchStage<K> {
@@ -65,7 +69,14 @@ enum WatchStage<K> {
 
 impl<K: Object> WatchReader<K> {
     pub(super) fn new(objects: Objects<K>, selector: Selector, trim: fn(&mut K)) -> Self {
-        Self { objects, selector, trim, stage: WatchStage::Start, watch_list_timed_out: false }
+        Self {
+            objects,
+            selector,
+            trim,
+            stage: WatchStage::Start,
+            watch_list_timed_out: false,
+            sends_bookmarks: false,
+        }
     }
 
     pub(super) fn objects(&self) -> &Objects<K> {
@@ -224,13 +235,21 @@ impl<K: Object> WatchReader<K> {
         opened: Instant,
         silent: bool,
     ) -> Result<Option<WatchEvent<K>>, Error> {
-        let event = match tokio::time::timeout(IDLE_TIMEOUT, events.next()).await {
-            Ok(Some(Ok(event))) => event,
-            Ok(Some(Err(error))) => {
+        let Ok(event) = tokio::time::timeout(MAX_SILENCE, events.next()).await else {
+            self.stage = WatchStage::Listed { version };
+            if std::mem::take(&mut self.sends_bookmarks) {
+                let message = format!("the watch is silent: no event and no bookmark for {MAX_SILENCE:?}");
+                return Err(Error::new(Kind::Timeout, message));
+            }
+            return Ok(None);
+        };
+        let event = match event {
+            Some(Ok(event)) => event,
+            Some(Err(error)) => {
                 self.stage = WatchStage::Listed { version };
                 return Err(Error::from(error));
             }
-            Ok(None) | Err(_) => {
+            None => {
                 self.stage = WatchStage::Listed { version };
                 if silent && opened.elapsed() < MIN_WATCH {
                     return Err(Error::new(Kind::Unreachable, "the watch ended immediately"));
@@ -245,7 +264,10 @@ impl<K: Object> WatchReader<K> {
             ApiWatchEvent::Deleted(object) => {
                 (object.meta().resource_version.clone(), Some(self.deleted(object)))
             }
-            ApiWatchEvent::Bookmark(mark) => (Some(mark.metadata.resource_version), None),
+            ApiWatchEvent::Bookmark(mark) => {
+                self.sends_bookmarks = true;
+                (Some(mark.metadata.resource_version), None)
+            }
             ApiWatchEvent::Error(status) => {
                 let error = Error::from(kube::Error::Api(status));
                 if error.kind != Kind::Expired {

@@ -270,3 +270,30 @@ async fn watches_that_end_at_once_back_off() {
     let asked = asked.lock().len();
     assert!((10..=40).contains(&asked), "{asked} requests in two minutes");
 }
+
+/// A dropped connection and a stuck proxy are silent: no event, no bookmark, no error.
+#[tokio::test(start_paused = true)]
+async fn a_watch_that_falls_silent_is_opened_anew_where_it_was() {
+    let (client, asked) = server(|count, _| match count {
+        0 => Answer::Watch(vec![bookmark(4, true), bookmark(5, false)], true),
+        _ => Answer::Watch(vec![event("ADDED", "a", 6)], true),
+    });
+    let begin = tokio::time::Instant::now();
+    let all = events(&client, 4).await;
+    assert_eq!(all, ["restarted", "listed", "error Timeout", "applied a"]);
+    assert!(begin.elapsed() < Duration::from_secs(100), "{:?}", begin.elapsed());
+    assert!(asked.lock()[1].ends_with("resourceVersion=5"), "{asked:?}");
+}
+
+/// API servers send no bookmarks for kinds that they do not cache.
+#[tokio::test(start_paused = true)]
+async fn silence_without_any_bookmark_is_no_error_but_the_watch_is_opened_anew() {
+    let (client, asked) = server(|count, _| match count {
+        0 => Answer::Watch(vec![bookmark(4, true)], true),
+        1 => Answer::Watch(Vec::new(), true),
+        _ => Answer::Watch(vec![event("ADDED", "a", 6)], true),
+    });
+    let begin = tokio::time::Instant::now();
+    assert_eq!(events(&client, 3).await, ["restarted", "listed", "applied a"]);
+    assert_eq!((asked.lock().len(), begin.elapsed()), (3, Duration::from_secs(180)));
+}

@@ -21,22 +21,28 @@ pub(crate) struct ContainerEvent {
     pub(crate) message: String,
 }
 
-/// The reasons of events that the provider records itself.
+/// The reasons of events that the provider records itself. Only those are remembered that the core would record too: a backend may make up
+/// any number of others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ProviderEventReasons(HashSet<String>);
+pub(crate) struct ProviderEventReasons(HashSet<&'static str>);
+
+/// The reasons of the events here.
+const REASONS: [&str; 4] = [STARTED, KILLING, BACK_OFF, FAILED];
+const STARTED: &str = "Started";
+const KILLING: &str = "Killing";
+const BACK_OFF: &str = "BackOff";
+const FAILED: &str = "Failed";
 
 /// A provider that records one of these records the other: waiting for its first event would record the first stop twice.
-const PAIR: [&str; 2] = ["Started", "Killing"];
+const PAIR: [&str; 2] = [STARTED, KILLING];
 
 impl ProviderEventReasons {
     /// The provider recorded an event with this reason.
     pub(crate) fn observe(&mut self, reason: &str) {
-        if self.contains(reason) {
-            return;
-        }
-        self.0.insert(reason.to_owned());
+        let Some(reason) = REASONS.into_iter().find(|own| *own == reason) else { return };
+        self.0.insert(reason);
         if PAIR.contains(&reason) {
-            self.0.extend(PAIR.map(str::to_owned));
+            self.0.extend(PAIR);
         }
     }
 
@@ -66,7 +72,7 @@ pub(crate) fn killing(reported: &PodStatus) -> Vec<ContainerEvent> {
         .map(|(list, one)| ContainerEvent {
             path: path(list, &one.name),
             kind: EventKind::Normal,
-            reason: "Killing".into(),
+            reason: KILLING.into(),
             message: format!("Stopping container {}", one.name),
         })
         .collect()
@@ -112,7 +118,7 @@ fn transition(
         if same {
             return None;
         }
-        (EventKind::Normal, "Started", format!("Started container {name}"))
+        (EventKind::Normal, STARTED, format!("Started container {name}"))
     } else {
         let why = |state: &ContainerState| state.waiting.as_ref().and_then(|waiting| waiting.reason.clone());
         let reason = why(state)?;
@@ -126,10 +132,10 @@ fn transition(
                 let (pod, namespace) =
                     (meta.name.as_deref().unwrap_or_default(), meta.namespace.as_deref().unwrap_or_default());
                 let text = format!("Back-off restarting failed container {name} in pod {pod}_{namespace}");
-                (EventKind::Warning, "BackOff", text)
+                (EventKind::Warning, BACK_OFF, text)
             }
             "ImagePullBackOff" => {
-                (EventKind::Normal, "BackOff", format!("Back-off pulling image {:?}", now.image))
+                (EventKind::Normal, BACK_OFF, format!("Back-off pulling image {:?}", now.image))
             }
             "ErrImagePull"
             | "ErrImageNeverPull"
@@ -138,7 +144,7 @@ fn transition(
             | "CreateContainerError"
             | "RunContainerError" => {
                 let why = message.map_or_else(|| reason.clone(), |message| format!("{reason}: {message}"));
-                (EventKind::Warning, "Failed", format!("Error: {why}"))
+                (EventKind::Warning, FAILED, format!("Error: {why}"))
             }
             _ => return None,
         }
@@ -154,12 +160,23 @@ mod tests {
     fn a_provider_that_records_starts_is_expected_to_record_stops() {
         let mut own = ProviderEventReasons::default();
         own.observe("Pulled");
-        assert!(own.contains("Pulled") && !own.contains("Started") && !own.contains("Killing"));
+        assert!(!own.contains("Started") && !own.contains("Killing"));
         own.observe("Started");
         assert!(own.contains("Killing"));
         assert!(!own.contains("BackOff"), "nothing is known of the rest");
         let mut own = ProviderEventReasons::default();
         own.observe("Killing");
         assert!(own.contains("Started"));
+    }
+
+    /// Events of a lower cluster have any reason that somebody there makes up.
+    #[test]
+    fn reasons_that_the_core_does_not_record_are_not_remembered() {
+        let mut own = ProviderEventReasons::default();
+        for number in 0..10_000 {
+            own.observe(&format!("Reason{number}"));
+        }
+        REASONS.into_iter().for_each(|reason| own.observe(reason));
+        assert_eq!(own.0.len(), REASONS.len());
     }
 }

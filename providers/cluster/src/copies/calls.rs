@@ -1,8 +1,13 @@
 //! API calls on the lower cluster.
 
-use std::sync::Arc;
+use std::{
+    collections::{BTreeSet, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
+use tokio::{sync::Mutex, time::Instant};
 use vk_kube::{Error, Kind as ErrorKind, Objects, Patch, Selector};
 
 use super::{
@@ -10,12 +15,25 @@ use super::{
     build::observe,
     diff::CopyKey,
     kind::CopiedObject,
+    kind::referenced_objects,
     state_machine::{CallOutcome, Event},
 };
-use crate::{dependencies::dependencies, names::ORIGIN, owner_config_map, status::has_ended};
+use crate::{
+    dependencies::dependencies, names::ORIGIN, namespace_removal, owner_config_map, status::has_ended,
+};
+
+/// For how long a list of pods answers the question which copies are in use: a sweep asks it for thousands of copies at once.
+const USE_LIST_TTL: Duration = Duration::from_secs(2);
+
+/// What pods of a lower namespace refer to, and when they were listed. The lock is held while pods are listed: one list at a time.
+#[derive(Debug, Default)]
+pub(super) struct UseLists(Mutex<HashMap<String, (Instant, BTreeSet<(Kind, String)>)>>);
 
 /// Executes a call and reports its outcome to the state machine.
 pub(super) async fn execute(inner: Arc<Inner>, key: CopyKey, call: LowerCall) {
+    // Thousands of calls may be due at once.
+    let limiter = inner.lower.write_limiter();
+    let _permit = limiter.acquire().await;
     let answer = match key.kind {
         Kind::ConfigMap => execute_for::<ConfigMap>(&inner, &key, call).await,
         Kind::Secret => execute_for::<Secret>(&inner, &key, call).await,
@@ -33,6 +51,12 @@ pub(super) async fn ensure_namespace(inner: Arc<Inner>, below: String, above: St
     };
     let answer = handle_namespace_result.await;
     inner.handle(Event::NamespaceEnsured(below, answer));
+}
+
+/// Removes what we have in a lower namespace that nobody uses.
+pub(super) async fn retire_namespace(inner: Arc<Inner>, below: String) {
+    let answer = namespace_removal::retire(&inner.lower, &below, &inner.owner).await;
+    inner.handle(Event::NamespaceRetired(below, answer));
 }
 
 async fn execute_for<K: CopiedObject>(
@@ -66,12 +90,29 @@ async fn execute_for<K: CopiedObject>(
     }
 }
 
-/// Whether a pod of the same upper cluster refers to the copy, on any of its virtual nodes. Pods that have ended do not count.
+/// Whether a pod of the same upper cluster refers to the copy, on any of its virtual nodes. Pods that have ended do not count. The API
+/// server is asked only if the watch shows none.
 async fn is_used(inner: &Inner, key: &CopyKey) -> Result<bool, Error> {
-    let pods: Objects<Pod> = Objects::namespaced(inner.lower.clone(), &key.namespace);
-    let labels = Some(format!("{ORIGIN}={}", inner.owner.origin));
-    let pods = pods.list(&Selector { fields: None, labels }).await?.objects;
-    Ok(pods.iter().filter(|pod| !has_ended(pod)).any(|pod| references(pod, key.kind, &key.name)))
+    if inner.lower_cluster.is_referenced(key) {
+        return Ok(true);
+    }
+    let mut lists = inner.use_lists.0.lock().await;
+    lists.retain(|_, (listed, _)| listed.elapsed() < USE_LIST_TTL);
+    if !lists.contains_key(&key.namespace) {
+        let pods: Objects<Pod> = Objects::namespaced(inner.lower.clone(), &key.namespace);
+        let labels = Some(format!("{ORIGIN}={}", inner.owner.origin));
+        let listed = Instant::now();
+        let pods = pods.list(&Selector { fields: None, labels }).await?.objects;
+        let mut used = BTreeSet::new();
+        for pod in pods.iter().filter(|pod| !has_ended(pod)) {
+            let needs = dependencies(pod);
+            used.extend(referenced_objects(&needs).map(|(kind, name)| (kind, name.to_owned())));
+        }
+        lists.insert(key.namespace.clone(), (listed, used));
+    }
+    let used =
+        lists.get(&key.namespace).is_some_and(|(_, used)| used.contains(&(key.kind, key.name.clone())));
+    Ok(used)
 }
 
 /// Whether a lower pod refers to an object of its namespace.

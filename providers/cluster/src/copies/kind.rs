@@ -94,6 +94,15 @@ pub trait CopiedObject: Object + Metadata<Ty = ObjectMeta> + Default {
     fn source_claim(&self) -> Option<&str> {
         None
     }
+
+    /// Drops metadata that is not needed. The last applied configuration can be as large as the object.
+    fn trim(&mut self) {
+        let metadata = self.metadata_mut();
+        metadata.managed_fields = None;
+        if let Some(annotations) = &mut metadata.annotations {
+            annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
+        }
+    }
 }
 
 // === impl Kind ===
@@ -287,7 +296,7 @@ impl Dependencies {
 }
 
 /// The objects that a pod refers to.
-pub(super) fn referenced_objects(dependencies: &Dependencies) -> impl Iterator<Item = (Kind, &str)> {
+pub(crate) fn referenced_objects(dependencies: &Dependencies) -> impl Iterator<Item = (Kind, &str)> {
     let config_maps = dependencies.config_maps.iter().map(|name| (Kind::ConfigMap, name));
     let secrets = dependencies.secrets.iter().map(|name| (Kind::Secret, name));
     let claims = dependencies.claims.iter().map(|name| (Kind::Claim, name));

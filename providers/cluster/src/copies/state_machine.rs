@@ -67,6 +67,8 @@ pub enum Event {
     CallFinished(CopyKey, Result<CallOutcome, Error>),
     /// A lower namespace and its owner ConfigMap exist, or could not be created.
     NamespaceEnsured(String, Result<OwnerReference, Error>),
+    /// What we have in a lower namespace was removed, or has to stay for now.
+    NamespaceRetired(String, Result<(), Error>),
 }
 
 // === impl Event ===
@@ -109,6 +111,8 @@ pub enum Action {
         /// The upper namespace.
         upper: String,
     },
+    /// Remove the owner ConfigMap from a lower namespace that nobody uses, and the namespace if we created it.
+    RetireNamespace(String),
     /// Record a warning on an upper pod.
     Warn {
         /// The pod.
@@ -127,6 +131,7 @@ pub struct CopyStateMachine {
     owner_map_name: String,
     namespaces: NamespaceMapping,
     grace: Duration,
+    retention: Duration,
     entries: BTreeMap<CopyKey, CopyState>,
     pods: BTreeMap<PodRef, BTreeSet<CopyKey>>,
     lower_namespaces: BTreeMap<String, LowerNamespace>,
@@ -139,13 +144,20 @@ pub struct CopyStateMachine {
 // === impl CopyStateMachine ===
 
 impl CopyStateMachine {
-    /// A state machine without any knowledge. Copies are deleted `grace` after the last pod that needs them.
-    pub fn new(owner: OwnerId, namespaces: NamespaceMapping, grace: Duration, rng: StdRng) -> Self {
+    /// A state machine without any knowledge. Copies are deleted `grace` after the last pod that needs them, and namespaces are retired
+    /// `retention` after the last pod and copy in them.
+    pub fn new(
+        owner: OwnerId,
+        namespaces: NamespaceMapping,
+        (grace, retention): (Duration, Duration),
+        rng: StdRng,
+    ) -> Self {
         Self {
             owner_map_name: owner_config_map::name(&owner),
             owner,
             namespaces,
             grace,
+            retention,
             entries: BTreeMap::new(),
             pods: BTreeMap::new(),
             lower_namespaces: BTreeMap::new(),
@@ -169,11 +181,13 @@ impl CopyStateMachine {
                     self.advance(now, &key, &mut actions);
                 }
                 self.retry_namespaces(now, &mut actions);
+                self.retire_namespaces(now, &mut actions);
             }
             Event::PodAdded(pod, dependencies) => self.add_pod(now, &pod, &dependencies, &mut actions),
             Event::PodRemoved(pod) => {
                 let keys = self.pods.remove(&pod).unwrap_or_default();
                 self.release_copies(now, &pod, keys, &mut actions);
+                self.release_namespace(now, &pod.namespace);
             }
             Event::UpperRead(key, desired) => {
                 let upper =
@@ -211,14 +225,14 @@ impl CopyStateMachine {
             Event::NamespaceEnsured(lower, answer) => {
                 self.handle_namespace_result(now, &lower, answer, &mut actions);
             }
+            Event::NamespaceRetired(lower, answer) => self.handle_retired(now, &lower, &answer, &mut actions),
         }
         actions
     }
 
     /// When to send [`Event::Tick`] if nothing else happens before.
     pub fn deadline(&self) -> Option<Duration> {
-        let lower_namespaces =
-            self.lower_namespaces.values().filter(|namespace| namespace.is_waiting()).map(|it| it.not_before);
+        let lower_namespaces = self.lower_namespaces.values().filter_map(LowerNamespace::deadline);
         lower_namespaces.chain(self.due.first().map(|(at, _)| *at)).min()
     }
 
@@ -341,7 +355,7 @@ impl CopyStateMachine {
     fn handle_lower(&mut self, now: Duration, key: &CopyKey, found: ObservedCopy, actions: &mut Vec<Action>) {
         // The owner ConfigMap of this node or of another one.
         if found.labels.contains_key(names::NODE) {
-            return;
+            return self.handle_owner_seen(now, key);
         }
         if !self.entries.contains_key(key) {
             // Left by an earlier process. Perhaps no pod needs it any more.

@@ -1,4 +1,5 @@
-//! Watches of upper objects, one by one, and of all copies in the lower cluster.
+//! Follows upper objects: with a watch per kind and namespace where the process may list, else with a watch per object, as a node may, and
+//! with periodic reads when there are too many of these.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,12 +12,12 @@ use vk_supervisor::Backoff;
 
 use super::{
     Inner,
-    build::{build, observe, version},
+    build::{build, version},
     diff::{CopyKey, UpperRef},
     kind::{CopiedObject, CopyContext, Kind},
+    namespace_watch::{Follower, NamespaceWatches, Observation},
     state_machine::Event,
 };
-use crate::{list_tracker::ListTracker, names};
 
 /// For this long after a pod is bound, its node may still be denied access to the objects that the pod refers to. Such errors are not
 /// reported.
@@ -25,53 +26,16 @@ const AUTHORIZATION_LAG: Duration = Duration::from_secs(5);
 const MAX_REFUSALS: u32 = 3;
 /// How often an object is read that cannot be watched.
 const POLL: Duration = Duration::from_mins(1);
+/// How long the first list of a namespace may take before an object is read instead.
+const LIST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Drops metadata that is not needed. The last applied configuration can be as large as the object.
-fn trim<K: CopiedObject>(object: &mut K) {
-    let metadata = object.metadata_mut();
-    metadata.managed_fields = None;
-    if let Some(annotations) = &mut metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
-}
-
-/// Reports all copies of one kind. Never returns.
-pub(super) async fn watch_lower<K: CopiedObject>(inner: Arc<Inner>, namespace: Option<String>) {
-    let objects = K::objects(inner.lower.clone(), namespace.as_deref());
-    let labels = Some(format!("{}={}", names::ORIGIN, inner.owner.origin));
-    let mut changes = std::pin::pin!(objects.watch_trimmed(&Selector { fields: None, labels }, trim));
-    let mut tracker = ListTracker::default();
-    while let Some(change) = changes.next().await {
-        match change {
-            WatchEvent::Restarted => tracker.begin_list(),
-            WatchEvent::Applied(object) => {
-                let Some(key) = key(&object) else { continue };
-                tracker.insert(key.clone());
-                inner.handle(Event::LowerSeen(key, observe(&object, &inner.owner)));
-            }
-            WatchEvent::Deleted(object) => {
-                let Some(key) = key(&object) else { continue };
-                tracker.remove(&key);
-                inner.handle(Event::LowerDeleted(key, version(object.metadata())));
-            }
-            WatchEvent::Listed => {
-                for key in tracker.finish_list() {
-                    inner.handle(Event::LowerMissing(key));
-                }
-                inner.handle(Event::Listed(K::COPY_KIND, namespace.clone()));
-            }
-            WatchEvent::Error(_) => {}
-        }
-    }
-}
-
-fn key<K: CopiedObject>(object: &K) -> Option<CopyKey> {
-    let metadata = object.metadata();
-    Some(CopyKey { kind: K::COPY_KIND, namespace: metadata.namespace.clone()?, name: metadata.name.clone()? })
-}
-
-/// Reports one upper object. Never returns.
-pub(super) async fn watch_upper<K: CopiedObject>(inner: Arc<Inner>, key: CopyKey, source: UpperRef) {
+/// Reports one upper object. Never returns. `shared` are the watches of whole namespaces, if the process has some.
+pub(super) async fn watch_upper<K: CopiedObject>(
+    inner: Arc<Inner>,
+    shared: Option<&NamespaceWatches<K>>,
+    key: CopyKey,
+    source: UpperRef,
+) {
     let node = inner.upper.clone();
     // Claims outlive the pods through which the node may read them, and a node may never watch claims. So the process uses its own client
     // if it may.
@@ -81,11 +45,19 @@ pub(super) async fn watch_upper<K: CopiedObject>(inner: Arc<Inner>, key: CopyKey
         Some(process) => (process, Some(of(node))),
         None => (node, None),
     };
-    let (slot, objects) = (first.watch_slot(), of(first));
-    let mut watch =
-        UpperWatch { inner, key, source, objects, other, rng: StdRng::from_rng(&mut rand::rng()) };
-    watch.read_until_success().await;
-    if let Some(slot) = slot {
+    let objects = of(first.clone());
+    let follower = match shared {
+        Some(shared) => shared.follow(&source.namespace, &source.name).await,
+        None => None,
+    };
+    let rng = StdRng::from_rng(&mut rand::rng());
+    let mut watch = UpperWatch { inner, key, source, objects, other, newest: 0, rng };
+    if let Some(follower) = follower {
+        watch.follow_namespace(&follower).await;
+    } else {
+        watch.read_until_success().await;
+    }
+    if let Some(slot) = first.watch_slot() {
         watch.follow(watch.objects.clone().on_slot(slot)).await;
     }
     if let (Some(other), Some(slot)) =
@@ -104,6 +76,8 @@ struct UpperWatch<K: CopiedObject> {
     objects: Objects<K>,
     /// A second client for the case that the first is denied.
     other: Option<Objects<K>>,
+    /// The newest version that was reported.
+    newest: u64,
     rng: StdRng,
 }
 
@@ -127,7 +101,7 @@ impl<K: CopiedObject> UpperWatch<K> {
         }
     }
 
-    async fn get(&self) -> Result<(), Error> {
+    async fn get(&mut self) -> Result<(), Error> {
         let mut found = self.objects.get(&self.source.name).await;
         if let (Err(error), Some(other)) = (&found, &self.other)
             && error.kind == ErrorKind::Forbidden
@@ -141,9 +115,10 @@ impl<K: CopiedObject> UpperWatch<K> {
         }
     }
 
-    async fn report(&self, object: Option<&K>) -> Result<(), Error> {
+    async fn report(&mut self, object: Option<&K>) -> Result<(), Error> {
         let desired = match object {
             Some(object) => {
+                self.newest = version(object.metadata());
                 let has_volume = self.has_volume(object).await?;
                 let context = CopyContext {
                     storage_classes: &self.inner.storage_classes,
@@ -188,10 +163,33 @@ impl<K: CopiedObject> UpperWatch<K> {
         Err(Error::new(ErrorKind::Conflict, message))
     }
 
+    /// Follows the watch of the namespace, and returns when watching is not permitted.
+    async fn follow_namespace(&mut self, follower: &Follower<K>) {
+        let first = match follower.listing {
+            true => tokio::time::timeout(LIST_TIMEOUT, follower.next()).await.ok(),
+            false => None,
+        };
+        let mut observation = first.unwrap_or(Observation::Missing);
+        loop {
+            match observation {
+                // The watch may lag behind a read.
+                Observation::Present(object) if version(object.metadata()) < self.newest => {}
+                Observation::Present(object) => {
+                    if self.report(Some(&object)).await.is_err() {
+                        self.read_until_success().await;
+                    }
+                }
+                Observation::Missing => self.read_until_success().await,
+                Observation::Refused => return,
+            }
+            observation = follower.next().await;
+        }
+    }
+
     /// Watches the object, and returns when watching is not permitted.
     async fn follow(&mut self, objects: Objects<K>) {
         let selector = Selector { fields: Some(format!("metadata.name={}", self.source.name)), labels: None };
-        let mut changes = std::pin::pin!(objects.watch_trimmed(&selector, trim));
+        let mut changes = std::pin::pin!(objects.watch_trimmed(&selector, K::trim));
         let mut listing = None;
         let mut refusals = 0;
         while let Some(change) = changes.next().await {

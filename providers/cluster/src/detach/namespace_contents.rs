@@ -66,7 +66,7 @@ struct ObjectName {
 }
 
 /// Why a namespace must stay; `None` if it contains nothing but `known` objects and those that every namespace has.
-pub(super) async fn why_in_use(lower: &Client, namespace: &str, known: &[LowerObject]) -> Option<String> {
+pub(crate) async fn why_in_use(lower: &Client, namespace: &str, known: &[LowerObject]) -> Option<String> {
     match find_foreign_object(lower, namespace, known).await {
         Ok(found) => found.map(|what| format!("it contains {what}, which is not ours")),
         Err((what, error)) => Some(format!("cannot list {what} in it: {error}")),

@@ -4,7 +4,7 @@
 //! cluster, most of which are not about our pods.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, VecDeque, hash_map::Entry},
     sync::Arc,
     time::Duration,
 };
@@ -34,7 +34,8 @@ const BURST: u32 = 25;
 const REFILL: Duration = Duration::from_secs(30);
 /// How many sent events are remembered to detect repetitions.
 const MAX_SENT: usize = 8192;
-/// The number of token buckets at which the full ones are dropped.
+/// How many token buckets there are at most. Reasons are made up by others, so there may be any number of them: those without a bucket of
+/// their own share one.
 const MAX_BUCKETS: usize = 4096;
 
 /// Decides which events are relayed.
@@ -43,6 +44,10 @@ pub(super) struct EventRelay {
     scopes: Vec<WatchScope>,
     sent: SentEvents,
     buckets: HashMap<(Arc<str>, String), TokenBucket>,
+    /// The bucket of all events without one of their own.
+    shared_bucket: TokenBucket,
+    /// When full buckets were last dropped.
+    swept: Duration,
     /// Events that wait for their pod, oldest first, each with its deadline.
     waiting: VecDeque<(Duration, LowerEvent)>,
     /// When the waiting events are retried.
@@ -90,6 +95,8 @@ impl EventRelay {
             scopes: (0..scopes).map(|_| WatchScope::default()).collect(),
             sent: SentEvents::default(),
             buckets: HashMap::new(),
+            shared_bucket: TokenBucket { left: BURST, since: Duration::ZERO },
+            swept: Duration::ZERO,
             waiting: VecDeque::new(),
             retry: None,
         }
@@ -173,15 +180,20 @@ impl EventRelay {
     }
 
     fn try_spend(&mut self, pod: &PodRef, reason: &str, now: Duration) -> bool {
-        if self.buckets.len() >= MAX_BUCKETS {
+        if self.buckets.len() >= MAX_BUCKETS && now >= self.swept + REFILL {
+            self.swept = now;
             self.buckets.retain(|_, bucket| {
                 bucket.refill(now);
                 bucket.left < BURST
             });
         }
         let key = (Arc::clone(&pod.uid), reason.to_owned());
-        let bucket = self.buckets.entry(key).or_insert(TokenBucket { left: BURST, since: now });
-        bucket.take(now)
+        let is_full = self.buckets.len() >= MAX_BUCKETS;
+        match self.buckets.entry(key) {
+            Entry::Occupied(bucket) => bucket.into_mut().take(now),
+            Entry::Vacant(_) if is_full => self.shared_bucket.take(now),
+            Entry::Vacant(place) => place.insert(TokenBucket { left: BURST, since: now }).take(now),
+        }
     }
 }
 

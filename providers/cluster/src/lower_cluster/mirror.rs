@@ -70,12 +70,12 @@ impl<V> Mirror<V> {
     }
 
     /// Ends a list. Returns the objects that were not part of it and are gone.
-    pub(super) fn finish_listing(&mut self) -> Vec<V> {
+    pub(super) fn finish_listing(&mut self) -> Vec<(ObjectKey, V)> {
         (self.sync_state, self.error_period) = (SyncState::Synced, None);
         let Some(listing) = self.listing.take() else { return Vec::new() };
         let gone: Vec<ObjectKey> =
             self.objects.keys().filter(|key| !listing.contains(*key)).cloned().collect();
-        gone.iter().filter_map(|key| self.objects.remove(key)).collect()
+        gone.iter().filter_map(|key| self.objects.remove_entry(key)).collect()
     }
 
     /// Records an error of the watch. A complete mirror stays complete, only outdated.
@@ -101,12 +101,24 @@ impl<V> Mirror<V> {
         &self.sync_state
     }
 
+    pub(super) fn is_synced(&self) -> bool {
+        self.sync_state == SyncState::Synced
+    }
+
+    pub(super) fn is_listing(&self) -> bool {
+        self.listing.is_some()
+    }
+
     pub(super) fn get(&self, key: &ObjectKey) -> Option<&V> {
         self.objects.get(key)
     }
 
     pub(super) fn values(&self) -> impl Iterator<Item = &V> {
         self.objects.values()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &V)> {
+        self.objects.iter()
     }
 
     pub(super) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
@@ -136,7 +148,7 @@ mod tests {
         mirror.upsert(key("c"), 4);
         assert_eq!(mirror.remove(&key("c")), Some(4), "during the list");
         assert_eq!(mirror.get(&key("a")), Some(&1), "the list may still contain it");
-        assert_eq!(mirror.finish_listing(), [1]);
+        assert_eq!(mirror.finish_listing(), [(key("a"), 1)]);
         assert_eq!(mirror.values().collect::<Vec<_>>(), [&3]);
     }
 

@@ -1,8 +1,13 @@
 //! The watches that fill the mirrors.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::HashSet,
+    pin::pin,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
-use futures::StreamExt as _;
+use futures::{StreamExt as _, stream, stream::BoxStream};
 use k8s_openapi::{
     api::{
         core::v1::{Container, Node, Pod},
@@ -11,12 +16,16 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use vk_kube::{Error, Kind, Objects, Selector, Slim, WatchEvent, access::AccessCheck, objects::Object};
+use tokio::time::Instant;
+use tracing::info;
+use vk_kube::{
+    Error, Kind, MetadataList, Objects, Selector, Slim, WatchEvent, access::AccessCheck, objects::Object,
+};
 use vk_supervisor::{Supervisor, task};
 
-use super::{Inner, LowerCluster, Mirror, ObjectKey};
+use super::{Inner, LowerCluster, Mirror, ObjectKey, version_audit};
 use crate::{
-    names::{NamespaceMapping, ORIGIN, OwnerId},
+    names::{ORIGIN, OwnerId},
     node::PodRequests,
 };
 
@@ -32,65 +41,70 @@ enum MirrorChange<V> {
     /// An object was added or changed.
     Upserted,
     /// A list is complete. The values are the objects that are gone.
-    Listed(Vec<V>),
+    Listed(Vec<(ObjectKey, V)>),
     /// An object was deleted.
     Deleted,
 }
 
+/// A watch that fills a mirror.
+pub(super) struct MirrorWatch<K> {
+    pub(super) name: &'static str,
+    pub(super) objects: Objects<K>,
+    pub(super) selector: Selector,
+    /// Removes unneeded fields before an object is kept.
+    pub(super) trim: fn(&mut K),
+    /// The permission without which the mirror stays empty; `None` if the mirror is required.
+    pub(super) permission: Option<AccessCheck>,
+    /// How often the watch is audited, and how the objects are found of which the mirror lags behind a list.
+    pub(super) audit: Option<(Duration, LagFinder)>,
+}
+
+pub(super) type LagFinder = Box<dyn Fn(&Inner, &MetadataList) -> HashSet<ObjectKey> + Send + Sync>;
+
 /// Starts all watches.
-pub(super) fn start(lower: &LowerCluster, namespaces: &NamespaceMapping, supervisor: &Supervisor) {
-    let client = || lower.0.client.clone();
-    let scopes = namespaces.scopes();
+pub(super) fn start(lower: &LowerCluster) {
+    let (client, supervisor) = (|| lower.0.client.clone(), &lower.0.supervisor);
+    let scopes = lower.0.namespaces.scopes();
     lower.0.mirrors.write().ours.resize_with(scopes.len(), Mirror::default);
-    let ours = Selector { labels: Some(format!("{ORIGIN}={}", lower.0.origin)), fields: None };
     for (number, scope) in scopes.into_iter().enumerate() {
         let pods: Objects<Slim<Pod>> = match scope {
             Some(namespace) => Objects::namespaced(client(), namespace),
             None => Objects::all(client()),
         };
-        let take = move |inner: &Inner, change: WatchEvent<Slim<Pod>>| handle_own_pod(inner, number, change);
-        spawn_watch(lower, supervisor, "lower pods", &pods, &ours, None, take);
+        let ours = Selector { labels: Some(format!("{ORIGIN}={}", lower.0.origin)), fields: None };
+        let mut watch = MirrorWatch::new("lower pods", pods, ours, None);
+        let lagging: LagFinder =
+            Box::new(move |inner, list| version_audit::lagging(&inner.mirrors.read().ours[number], list));
+        watch.audit = Some((version_audit::PERIOD, lagging));
+        watch.spawn(lower, supervisor, move |inner, change| handle_own_pod(inner, number, change));
     }
     // Excludes our own pods, which the watches above report.
     let others = Selector { labels: Some(format!("{ORIGIN}!={}", lower.0.origin)), fields: None };
     let pods: Objects<Slim<Pod>> = Objects::all(client());
-    spawn_watch(
+    MirrorWatch::new("foreign pods", pods, others, Some(list_permission("", "pods"))).spawn(
         lower,
         supervisor,
-        "foreign pods",
-        &pods,
-        &others,
-        Some(list_permission("", "pods")),
         handle_foreign_pod,
     );
     let nodes: Objects<Slim<Node>> = Objects::all(client());
-    spawn_watch(
-        lower,
-        supervisor,
-        "lower nodes",
-        &nodes,
-        &Selector::default(),
-        Some(list_permission("", "nodes")),
-        handle_node,
-    );
+    let permission = Some(list_permission("", "nodes"));
+    let mut watch = MirrorWatch::new("lower nodes", nodes, Selector::default(), permission);
+    let lagging: LagFinder =
+        Box::new(|inner, list| version_audit::lagging(&inner.mirrors.read().nodes, list));
+    watch.audit = Some((version_audit::PERIOD, lagging));
+    watch.spawn(lower, supervisor, handle_node);
     let classes: Objects<PriorityClass> = Objects::all(client());
-    spawn_watch(
+    let permission = Some(list_permission(SCHEDULING, "priorityclasses"));
+    MirrorWatch::new("priority classes", classes, Selector::default(), permission).spawn(
         lower,
         supervisor,
-        "priority classes",
-        &classes,
-        &Selector::default(),
-        Some(list_permission(SCHEDULING, "priorityclasses")),
         handle_priority_class,
     );
     let classes: Objects<RuntimeClass> = Objects::all(client());
-    spawn_watch(
+    let permission = Some(list_permission(NODE, "runtimeclasses"));
+    MirrorWatch::new("runtime classes", classes, Selector::default(), permission).spawn(
         lower,
         supervisor,
-        "runtime classes",
-        &classes,
-        &Selector::default(),
-        Some(list_permission(NODE, "runtimeclasses")),
         handle_runtime_class,
     );
 }
@@ -101,64 +115,119 @@ fn list_permission(group: &str, resource: &str) -> AccessCheck {
     AccessCheck { verb: "list".to_owned(), group, resource, ..AccessCheck::default() }
 }
 
-/// Spawns a watch that fills a mirror. With an access check, the mirror is optional.
-fn spawn_watch<K: Object>(
-    lower: &LowerCluster,
-    supervisor: &Supervisor,
-    name: &str,
-    objects: &Objects<K>,
-    selector: &Selector,
-    access_check: Option<AccessCheck>,
-    take: impl Fn(&Inner, WatchEvent<K>) + Send + Sync + 'static,
-) {
-    let (changes, inner) = (objects.watch(selector), Arc::downgrade(&lower.0));
-    let guard = supervisor.clone();
-    let client = lower.0.client.clone();
-    supervisor.spawn(name, task::Kind::Work, async move {
-        let mut changes = pin!(changes);
-        let work = async {
-            // Without permission, check rarely instead of failing every few seconds.
-            while let Some(check) = &access_check
-                && matches!(check.allowed(&client).await, Ok(false))
-            {
-                let Some(inner) = inner.upgrade() else { return };
-                let message = format!("not allowed to list {}", check.resource);
-                take(&inner, WatchEvent::Error(Error::new(Kind::Forbidden, message)));
-                drop(inner);
-                tokio::time::sleep(ACCESS_CHECK_INTERVAL).await;
+// === impl MirrorWatch ===
+
+impl<K: Object> MirrorWatch<K> {
+    /// A watch that is not audited.
+    pub(super) fn new(
+        name: &'static str,
+        objects: Objects<K>,
+        selector: Selector,
+        permission: Option<AccessCheck>,
+    ) -> Self {
+        Self { name, objects, selector, trim: |_| {}, permission, audit: None }
+    }
+
+    /// Spawns the watch, which ends with the lower cluster or the supervisor.
+    pub(super) fn spawn(
+        self,
+        lower: &LowerCluster,
+        supervisor: &Supervisor,
+        take: impl Fn(&Inner, WatchEvent<K>) + Send + Sync + 'static,
+    ) {
+        let (inner, guard) = (Arc::downgrade(&lower.0), supervisor.clone());
+        supervisor.spawn(self.name, task::Kind::Work, async move {
+            tokio::select! {
+                () = self.run(inner, take) => {}
+                () = guard.stopping() => {}
             }
-            while let Some(change) = changes.next().await {
-                let Some(inner) = inner.upgrade() else { break };
-                take(&inner, change);
-            }
-        };
-        tokio::select! {
-            () = work => {}
-            () = guard.stopping() => {}
+        });
+    }
+
+    async fn run(self, inner: Weak<Inner>, take: impl Fn(&Inner, WatchEvent<K>) + Send + Sync) {
+        // Without permission, check rarely instead of failing every few seconds.
+        while let Some(check) = &self.permission
+            && matches!(check.allowed(self.objects.client()).await, Ok(false))
+        {
+            let Some(inner) = inner.upgrade() else { return };
+            let message = format!("not allowed to list {}", check.resource);
+            take(&inner, WatchEvent::Error(Error::new(Kind::Forbidden, message)));
+            drop(inner);
+            tokio::time::sleep(ACCESS_CHECK_INTERVAL).await;
         }
-    });
+        let mut changes = self.open();
+        let mut lists = match &self.audit {
+            Some((period, _)) => {
+                version_audit::version_lists(self.objects.clone(), self.selector.clone(), *period)
+            }
+            None => stream::pending().boxed(),
+        };
+        let lagging = |inner: &Inner, list: &MetadataList| match &self.audit {
+            Some((_, lagging)) => lagging(inner, list),
+            None => HashSet::new(),
+        };
+        // A list, and what the mirror lacked of it when it came.
+        let mut suspects: Option<(MetadataList, HashSet<ObjectKey>)> = None;
+        let mut recheck = pin!(tokio::time::sleep(Duration::ZERO));
+        loop {
+            tokio::select! {
+                Some(change) = changes.next() => {
+                    let Some(inner) = inner.upgrade() else { return };
+                    take(&inner, change);
+                }
+                Some(list) = lists.next() => {
+                    let Some(inner) = inner.upgrade() else { return };
+                    let lagging = lagging(&inner, &list);
+                    suspects = (!lagging.is_empty()).then_some((list, lagging));
+                    recheck.as_mut().reset(Instant::now() + version_audit::LAG);
+                }
+                () = &mut recheck, if suspects.is_some() => {
+                    let Some(inner) = inner.upgrade() else { return };
+                    if let Some((list, before)) = suspects.take()
+                        && let Some((namespace, name)) = lagging(&inner, &list).intersection(&before).next()
+                    {
+                        info!(watch = self.name, namespace, name, "the watch seems to have lost an event: listing everything again");
+                        changes = self.open();
+                    }
+                }
+            }
+        }
+    }
+
+    fn open(&self) -> BoxStream<'static, WatchEvent<K>> {
+        self.objects.watch_trimmed(&self.selector, self.trim).boxed()
+    }
 }
 
 fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
     let (mut now, mut last) = (None, None);
+    let mut mirrors = inner.mirrors.write();
     let change = match change {
         WatchEvent::Applied(Slim(mut pod)) => {
+            let key = key(&pod.metadata);
+            mirrors.references.set(&key, &pod);
             strip(&mut pod);
             let pod = Arc::new(pod);
             now = Some(Arc::clone(&pod));
-            WatchEvent::Applied((key(&pod.metadata), pod))
+            WatchEvent::Applied((key, pod))
         }
         // The last state.
         WatchEvent::Deleted(Slim(pod)) => {
+            let key = key(&pod.metadata);
+            mirrors.references.remove(&key);
             let pod = Arc::new(pod);
             last = Some(Arc::clone(&pod));
-            WatchEvent::Deleted((key(&pod.metadata), pod))
+            WatchEvent::Deleted((key, pod))
         }
         WatchEvent::Restarted => WatchEvent::Restarted,
         WatchEvent::Listed => WatchEvent::Listed,
         WatchEvent::Error(error) => WatchEvent::Error(error),
     };
-    let change_kind = apply(&mut inner.mirrors.write().ours[scope], change);
+    let change_kind = apply(&mut mirrors.ours[scope], change);
+    if let MirrorChange::Listed(gone) = &change_kind {
+        gone.iter().for_each(|(key, _)| mirrors.references.remove(key));
+    }
+    drop(mirrors);
     match change_kind {
         MirrorChange::None => {}
         MirrorChange::Upserted => {
@@ -172,7 +241,7 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
             }
         }
         MirrorChange::Listed(gone) => {
-            for pod in &gone {
+            for (_, pod) in &gone {
                 inner.notify(|listener| listener.pod_changed(pod, true));
             }
             inner.notify(|listener| listener.capacity_changed());
@@ -211,14 +280,29 @@ fn handle_foreign_pod(inner: &Inner, change: WatchEvent<Slim<Pod>>) {
 }
 
 fn handle_node(inner: &Inner, change: WatchEvent<Slim<Node>>) {
-    let change = change.map(|Slim(mut node)| {
-        if let Some(status) = &mut node.status {
-            // These make up most of a node and are not needed.
-            (status.images, status.volumes_attached, status.volumes_in_use) = (None, None, None);
-        }
-        (key(&node.metadata), Arc::new(node))
-    });
+    let change = change.map(mirrored_node);
     update_capacity(inner, |inner| apply(&mut inner.mirrors.write().nodes, change));
+}
+
+/// Replaces what is known about a node by what was read from the API server.
+pub(super) fn replace_node(inner: &Inner, name: &str, found: Option<Slim<Node>>) {
+    update_capacity(inner, |inner| {
+        let nodes = &mut inner.mirrors.write().nodes;
+        match found {
+            Some(found) => apply(nodes, WatchEvent::Applied(mirrored_node(found))),
+            None => nodes
+                .remove(&(String::new(), name.to_owned()))
+                .map_or(MirrorChange::None, |_| MirrorChange::Deleted),
+        }
+    });
+}
+
+fn mirrored_node(Slim(mut node): Slim<Node>) -> (ObjectKey, Arc<Node>) {
+    if let Some(status) = &mut node.status {
+        // These make up most of a node and are not needed.
+        (status.images, status.volumes_attached, status.volumes_in_use) = (None, None, None);
+    }
+    (key(&node.metadata), Arc::new(node))
 }
 
 fn handle_priority_class(inner: &Inner, change: WatchEvent<PriorityClass>) {

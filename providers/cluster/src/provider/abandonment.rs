@@ -123,7 +123,8 @@ impl VirtualNode {
         Ok(failed_status(&upper, last.as_ref(), ABANDONED, &message))
     }
 
-    /// Deletes the Node object after the core stopped running it.
+    /// Deletes the Node object after the core stopped running it. No fence guards this, because nobody renews the lease any more. The
+    /// annotation holds for every process that runs the node, so it does not matter which of them deletes it.
     pub(super) async fn remove_node(&self) {
         let nodes: Objects<Node> = Objects::all(self.upper.client.clone());
         let name = &self.owner.node;
@@ -145,13 +146,13 @@ impl VirtualNode {
 }
 
 /// Spawns the task that deletes the upper pods when the lower cluster is abandoned.
-pub(super) fn spawn_abandonment(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
+pub(super) fn spawn_abandonment(node: &Arc<VirtualNode>, upper: Client, supervisor: &Supervisor) {
     let (node, guard) = (Arc::clone(node), supervisor.clone());
     supervisor.spawn("abandon", task::Kind::Work, async move {
         let mut abandoned = node.abandoned.clone();
         let work = async {
             if abandoned.wait_for(|abandoned| *abandoned).await.is_ok() {
-                node.delete_upper_pods().await;
+                node.delete_upper_pods(&upper).await;
                 node.removed.send_replace(true);
             }
         };
@@ -163,7 +164,7 @@ pub(super) fn spawn_abandonment(node: &Arc<VirtualNode>, supervisor: &Supervisor
 }
 
 impl VirtualNode {
-    async fn delete_upper_pods(&self) {
+    async fn delete_upper_pods(&self, upper: &Client) {
         let deadline = tokio::time::Instant::now() + UPPER_POD_TIMEOUT;
         loop {
             let pods = self.records.lock().pods();
@@ -171,9 +172,7 @@ impl VirtualNode {
                 return;
             }
             for pod in &pods {
-                // A node may delete its own pods.
-                let above: Objects<Pod> =
-                    Objects::namespaced(self.upper.reader(&self.owner.node), pod.namespace.to_string());
+                let above: Objects<Pod> = Objects::namespaced(upper.clone(), pod.namespace.to_string());
                 match above.delete(&pod.name, &pod.uid).await {
                     Ok(()) => {}
                     Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Conflict) => {

@@ -8,7 +8,7 @@ use vk_provider::{Error, Result};
 use vk_supervisor::task;
 
 use super::VirtualNode;
-use crate::names::ABANDON;
+use crate::{lower_cluster::ProbeCursor, names::ABANDON};
 
 /// Number of consecutive failed probes after which the node is unhealthy.
 const FAILURE_THRESHOLD: u32 = 3;
@@ -21,6 +21,8 @@ const NO_ANSWER: &str = "it has not answered the pending request yet";
 #[derive(Debug)]
 pub(super) struct BackendHealth {
     probe: Mutex<ProbeState>,
+    /// The probes of the lower cluster that this node has used.
+    cursor: ProbeCursor,
     /// Incremented when a probe finishes.
     finished: watch::Sender<u64>,
 }
@@ -41,7 +43,7 @@ struct ProbeState {
 
 impl Default for BackendHealth {
     fn default() -> Self {
-        Self { probe: Mutex::default(), finished: watch::Sender::new(0) }
+        Self { probe: Mutex::default(), cursor: ProbeCursor::default(), finished: watch::Sender::new(0) }
     }
 }
 
@@ -130,19 +132,12 @@ impl VirtualNode {
         let (node, supervisor) = (Arc::clone(self), self.supervisor.clone());
         let guard = supervisor.clone();
         supervisor.spawn("lower cluster probe", task::Kind::Work, async move {
-            let client = node.lower.client();
-            let request = async {
-                client.read_text("readyz", "/readyz").await?;
-                node.lower.identity().refresh(client).await
-            };
             let answer = tokio::select! {
-                answer = request => answer,
+                answer = node.lower.probe(&node.health.cursor) => answer,
                 () = guard.stopping() => return,
             };
-            let identity_changed = matches!(answer, Ok(true));
-            let answer = answer.map(drop).map_err(|error| error.to_string());
-            let health_changed = node.health.probe.lock().finish(answer);
-            if identity_changed || health_changed {
+            let answer = answer.map_err(|error| error.to_string());
+            if node.health.probe.lock().finish(answer) {
                 node.node_status.mark_changed();
             }
             node.health.finished.send_modify(|count| *count = count.wrapping_add(1));

@@ -1,10 +1,12 @@
 //! The leadership session of a virtual node: everything that runs while this process runs the node. It starts when the core subscribes to
-//! changes and ends when it drops the stream. A standby process writes nothing to the lower cluster.
+//! changes and ends when it drops the stream. A standby process writes nothing to the lower cluster, and a process that was paused or cut
+//! off writes nothing to either cluster later than the node's lease allows: everything goes through clients with the fence of the session.
 
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream, stream::BoxStream};
 use tokio::{sync::mpsc, time::MissedTickBehavior};
+use vk_kube::Client;
 use vk_provider::{PodChange, PodEvent};
 use vk_supervisor::{Supervisor, task};
 
@@ -23,6 +25,8 @@ const SESSION_END: Duration = Duration::from_secs(10);
 
 pub(super) struct LeadershipSession {
     pub(super) copier: Copier,
+    /// A client of the lower cluster that writes only while the node's lease is held.
+    pub(super) lower: Client,
     supervisor: Supervisor,
 }
 
@@ -48,10 +52,18 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
     let supervisor = next_supervisor(node);
     let (events, receiver) = mpsc::channel(EVENT_CAPACITY);
     let settings = &node.settings;
+    let fence = node.upper.fence(&node.owner.node);
+    let fenced = |client: &Client| match &fence {
+        Some(fence) => client.fenced(fence.clone()),
+        None => client.clone(),
+    };
+    let (upper, lower) = (fenced(&node.upper.client), fenced(node.lower.client()));
     let copier = Copier::new(copies::CopierOptions {
         upper: node.upper.reader(&node.owner.node),
-        claims: Some(node.upper.client.clone()),
-        lower: node.lower.client().clone(),
+        claims: Some(upper.clone()),
+        upper_watches: Some(Arc::clone(&node.upper_watches)),
+        lower: lower.clone(),
+        lower_cluster: node.lower.clone(),
         owner: node.owner.clone(),
         namespaces: settings.namespaces.clone(),
         storage_classes: settings.storage_classes.clone(),
@@ -59,11 +71,11 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
         supervisor: supervisor.clone(),
         events: events.clone(),
         grace: copies::GRACE,
+        namespace_retention: settings.namespace_retention,
     });
     events::start(events::EventOptions {
-        lower: node.lower.client().clone(),
+        lower: node.lower.clone(),
         owner: node.owner.clone(),
-        namespaces: settings.namespaces.clone(),
         pods: Arc::<VirtualNode>::clone(node),
         supervisor: supervisor.clone(),
         events,
@@ -72,12 +84,13 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
     node.records.lock().clear();
     node.outbox.clear();
     spawn_event_forwarding(node, receiver, &supervisor);
-    abandonment::spawn_abandonment(node, &supervisor);
+    // A node may delete its own pods.
+    abandonment::spawn_abandonment(node, fenced(&node.upper.reader(&node.owner.node)), &supervisor);
     spawn_stuck_pod_check(node, &supervisor);
     if node.settings.storage {
-        spawn_claims(node, &supervisor);
+        spawn_claims(node, (upper, lower.clone()), &supervisor);
     }
-    let session = Arc::new(LeadershipSession { copier, supervisor });
+    let session = Arc::new(LeadershipSession { copier, lower, supervisor });
     if let Some(earlier) = node.session.lock().replace(Arc::clone(&session)) {
         earlier.supervisor.stop();
     }
@@ -121,7 +134,7 @@ fn spawn_event_forwarding(
 }
 
 /// Serves claims as soon as the identity of the lower cluster is known, which their volumes need.
-fn spawn_claims(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
+fn spawn_claims(node: &Arc<VirtualNode>, (upper, lower): (Client, Client), supervisor: &Supervisor) {
     let (weak, owned, guard) = (Arc::downgrade(node), supervisor.clone(), supervisor.clone());
     let mut changed = node.node_status.subscribe();
     supervisor.spawn("claims of the node", task::Kind::Work, async move {
@@ -142,8 +155,8 @@ fn spawn_claims(node: &Arc<VirtualNode>, supervisor: &Supervisor) {
         };
         let Some((node, cluster)) = found else { return };
         storage::start(storage::StorageOptions {
-            upper: node.upper.client.clone(),
-            lower: node.lower.client().clone(),
+            upper,
+            lower,
             owner: node.owner.clone(),
             namespaces: node.settings.namespaces.clone(),
             cluster,

@@ -153,10 +153,9 @@ impl VirtualNode {
             }
             return Err(error);
         }
-        let not_offloaded_status =
-            owner_config_map::ensure(self.lower.client(), &key.0, &self.owner)
-                .await
-                .map_err(|error| lower_error::to_provider_error("create the owner ConfigMap", error))?;
+        let not_offloaded_status = owner_config_map::ensure(&session.lower, &key.0, &self.owner)
+            .await
+            .map_err(|error| lower_error::to_provider_error("create the owner ConfigMap", error))?;
         let mut lower = translated.pod;
         lower.metadata.owner_references = Some(vec![not_offloaded_status]);
         let replaced = self.replacements(pod, upper);
@@ -164,7 +163,7 @@ impl VirtualNode {
             let annotations = lower.metadata.annotations.get_or_insert_default();
             annotations.insert(REPLACED.to_owned(), replaced.to_string());
         }
-        match self.pods_in(&key.0).create(&lower).await {
+        match self.pods_in(&key.0)?.create(&lower).await {
             Ok(made) => {
                 self.records.lock().set_created(pod, Arc::new(made));
                 self.request_status(pod);
@@ -249,7 +248,7 @@ impl VirtualNode {
         let grace =
             lower.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds).unwrap_or(GRACE);
         let grace = std::time::Duration::from_secs(grace.max(0).unsigned_abs());
-        match self.pods_in(&key.0).delete_with_grace(&key.1, uid, grace).await {
+        match self.pods_in(&key.0)?.delete_with_grace(&key.1, uid, grace).await {
             Err(error) if !matches!(error.kind, Lower::NotFound | Lower::Conflict) => {
                 Err(lower_error::to_provider_error("delete the earlier pod", error))
             }

@@ -38,7 +38,7 @@ impl VirtualNode {
         }
         let Some((namespace, name)) = self.key(pod) else { return Err(gone()) };
         let uid = metadata.uid.as_deref().unwrap_or_default();
-        match self.pods_in(&namespace).delete_with_grace(&name, uid, grace).await {
+        match self.pods_in(&namespace)?.delete_with_grace(&name, uid, grace).await {
             Ok(()) => Ok(()),
             Err(error) if error.kind == LowerKind::NotFound => {
                 self.forget_pod(pod);

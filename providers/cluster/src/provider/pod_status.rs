@@ -1,15 +1,22 @@
 //! The status that is reported for each pod.
+//!
+//! Most of it comes from the watch of the lower cluster. But a watch can fall silent without an error, so no pod is called lost, missing or
+//! ended before the lower API server was asked.
 
-use k8s_openapi::api::core::v1::{Pod, PodCondition, PodStatus};
-use vk_provider::{Error, PodRef, Result};
+use futures::{StreamExt as _, TryStreamExt as _, stream};
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
+use vk_provider::{Error, PodRef, Result, error::Kind};
 
-use super::{VirtualNode, pod_creation::replaced};
+use super::{VirtualNode, lower_error, pod_creation::replaced, pod_records::PodRecord};
 use crate::{
     config::LostStatefulSetPolicy,
     names::SCHEDULED,
     pod_plan,
-    status::{NODE_LOST, POD_DELETED, failed_status, has_ended, upper_status},
+    status::{NODE_LOST, POD_DELETED, failed_status, has_ended, is_terminal, upper_status},
 };
+
+/// How many pods are read at a time when all are listed.
+const CONCURRENT_READS: usize = 8;
 
 /// The reason of pods that are not run in the lower cluster.
 pub(super) const NOT_OFFLOADED: &str = "NotOffloaded";
@@ -20,9 +27,9 @@ impl VirtualNode {
     pub(super) async fn status(&self, pod: &PodRef) -> Result<PodStatus> {
         let known = self.records.lock().get(pod);
         if let Some(lower) = self.lower_pod(pod) {
-            // While the watch is interrupted, its state is not trusted for a pod that is stopping.
-            if !known.stopping || self.lower.is_watch_healthy() {
-                return Ok(self.report(pod, &lower));
+            let status = self.report(pod, &lower);
+            if !needs_confirmation(&known, &lower, &status) {
+                return Ok(status);
             }
         } else if let Some(why) = known.upper.as_deref().and_then(|upper| self.not_offloaded(upper)) {
             return if known.stopping { Err(absent(pod)) } else { Ok(not_offloaded_status(why)) };
@@ -33,6 +40,7 @@ impl VirtualNode {
             return Ok(self.report(pod, &lower));
         }
         if let Some(lower) = self.read_lower_pod(pod).await? {
+            self.refresh_lower_node(&lower).await?;
             return Ok(self.report(pod, &lower));
         }
         if known.stopping {
@@ -42,22 +50,57 @@ impl VirtualNode {
         self.missing_status(pod).ok_or_else(|| absent(pod))
     }
 
-    /// Pods without a known lower pod that have a status all the same.
-    pub(super) fn pods_without_lower(&self) -> Vec<(PodRef, PodStatus)> {
-        let known = self.records.lock().pods();
-        let status_of = |pod: PodRef| {
-            if self.lower_pod(&pod).is_some() {
-                return None;
+    /// The statuses of all pods. Only pods that would be called lost, missing or ended are read.
+    pub(super) async fn statuses(&self) -> Result<Vec<(PodRef, PodStatus)>> {
+        let (mut certain, mut uncertain) = (Vec::new(), Vec::new());
+        for (pod, lower) in self.own_pods() {
+            let (known, status) = (self.records.lock().get(&pod), self.report(&pod, &lower));
+            if needs_confirmation(&known, &lower, &status) {
+                uncertain.push(pod);
+            } else {
+                certain.push((pod, status));
             }
-            let known = self.records.lock().get(&pod);
-            let not_offloaded_status =
-                known.upper.as_deref().and_then(|upper| self.not_offloaded(upper)).map(not_offloaded_status);
-            let recently_created = || known.recently_created().map(|lower| self.report(&pod, &lower));
-            let status =
-                not_offloaded_status.or_else(recently_created).or_else(|| self.missing_status(&pod))?;
-            Some((pod, status))
-        };
-        known.into_iter().filter_map(status_of).collect()
+        }
+        let known = self.records.lock().pods();
+        for pod in known.into_iter().filter(|pod| self.lower_pod(pod).is_none()) {
+            match self.status_without_lower(&pod) {
+                Some((status, false)) => certain.push((pod, status)),
+                Some((_, true)) => uncertain.push(pod),
+                None => {}
+            }
+        }
+        let reads = uncertain.into_iter().map(|pod| async move {
+            match self.status(&pod).await {
+                Ok(status) => Ok(Some((pod, status))),
+                Err(error) if *error.kind() == Kind::NotFound => Ok(None),
+                Err(error) => Err(error),
+            }
+        });
+        let read: Vec<_> = stream::iter(reads).buffer_unordered(CONCURRENT_READS).try_collect().await?;
+        certain.extend(read.into_iter().flatten());
+        Ok(certain)
+    }
+
+    /// The status of a pod that the watch does not show, if it has one all the same, and whether it needs confirmation.
+    fn status_without_lower(&self, pod: &PodRef) -> Option<(PodStatus, bool)> {
+        let known = self.records.lock().get(pod);
+        let upper = known.upper.as_deref()?;
+        if let Some(why) = self.not_offloaded(upper) {
+            return Some((not_offloaded_status(why), false));
+        }
+        if let Some(lower) = known.recently_created() {
+            return Some((self.report(pod, &lower), false));
+        }
+        let status = self.missing_status(pod)?;
+        Some((status, known.rejected.is_none() && !has_ended(upper)))
+    }
+
+    /// Reads the node of a lower pod that would be called lost because of it.
+    async fn refresh_lower_node(&self, lower: &Pod) -> Result<()> {
+        let node = lower.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let Some(node) = node.filter(|_| self.is_stuck(lower)) else { return Ok(()) };
+        let read = self.lower.refresh_node(node).await;
+        read.map_err(|error| lower_error::to_provider_error(&format!("read node {node}"), error))
     }
 
     /// The status of a pod with this lower pod.
@@ -145,6 +188,26 @@ fn may_get_successor_of_same_name(upper: &Pod) -> bool {
     controller.is_some_and(|owner| {
         !matches!(owner.kind.as_str(), "ReplicaSet" | "ReplicationController" | "Job" | "DaemonSet")
     })
+}
+
+/// Whether the API server must be asked before this status, from a lower pod in the watch, is reported: it says that the pod has ended, or
+/// that a pod which is stopping runs no more, and the upper cluster does not know that yet.
+fn needs_confirmation(known: &PodRecord, lower: &Pod, status: &PodStatus) -> bool {
+    let ended = match &known.upper {
+        Some(upper) => is_terminal(status) && !has_ended(upper),
+        // After a start: the end of a lower pod was just listed, the loss of one is a conclusion.
+        None => is_terminal(status) && !has_ended(lower),
+    };
+    ended || (known.stopping && !runs(status))
+}
+
+/// Whether a container runs.
+fn runs(status: &PodStatus) -> bool {
+    let lists =
+        [&status.container_statuses, &status.init_container_statuses, &status.ephemeral_container_statuses];
+    let is_running =
+        |container: &ContainerStatus| container.state.as_ref().is_some_and(|state| state.running.is_some());
+    lists.into_iter().flatten().flatten().any(is_running)
 }
 
 /// The status of a pod that stays pending because it is not offloaded.

@@ -36,7 +36,7 @@ impl VirtualNode {
         let changes = update(upper, lower, &self.owner, policy, &self.lower.classes());
         let Some(changes) = changes.map_err(|rejection| Error::invalid(rejection.0))? else { return Ok(()) };
         let Some((namespace, name)) = self.key(pod) else { return Ok(()) };
-        let pods = self.pods_in(&namespace);
+        let pods = self.pods_in(&namespace)?;
         let mut refusals = Vec::new();
         if let Some(patch) = &changes.metadata_and_spec {
             refusals.extend(pods.patch(&name, Patch::Strategic(patch)).await.err());

@@ -12,7 +12,7 @@ use k8s_openapi::{
 };
 
 use super::PROVISIONER;
-use crate::names::{self, annotation};
+use crate::names::{self, annotation, label};
 
 /// The annotation with the node that the scheduler chose for the first pod of a claim.
 const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
@@ -24,6 +24,9 @@ const CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
 /// A volume needs a source. This path does not exist, and no kubelet ever sees it.
 const PLACEHOLDER_PATH: &str = "/multicluster.virtual-kubelet.io/not-here";
+
+/// The reclaim policy of classes that do not say otherwise.
+const DELETE: &str = "Delete";
 
 /// What to do about a claim.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,7 +68,7 @@ pub(super) fn decide(
     }
     let name = class.metadata.name.as_deref().unwrap_or_default();
     match class.provisioner.as_str() {
-        PROVISIONER => volume(claim, name, cluster).map_or(Decision::Nothing, Decision::Make),
+        PROVISIONER => volume(claim, class, cluster).map_or(Decision::Nothing, Decision::Make),
         NO_PROVISIONER => Decision::Nothing,
         other => Decision::Mistake(format!(
             "StorageClass {name} is served by {other} in this cluster, and its volumes cannot be used \
@@ -75,7 +78,11 @@ pub(super) fn decide(
 }
 
 /// Builds the placeholder volume of a claim; `None` if the claim has no UID or spec.
-fn volume(claim: &PersistentVolumeClaim, class: &str, cluster: &str) -> Option<Box<PersistentVolume>> {
+fn volume(
+    claim: &PersistentVolumeClaim,
+    class: &StorageClass,
+    cluster: &str,
+) -> Option<Box<PersistentVolume>> {
     let uid = claim.metadata.uid.as_ref()?;
     let spec = claim.spec.as_ref()?;
     let here = NodeSelectorRequirement {
@@ -108,15 +115,37 @@ fn volume(claim: &PersistentVolumeClaim, class: &str, cluster: &str) -> Option<B
             node_affinity: Some(VolumeNodeAffinity {
                 required: Some(NodeSelector { node_selector_terms: vec![term] }),
             }),
-            // The placeholder contains no data and is never deleted by us. The lower volume has the policy of its own class.
-            persistent_volume_reclaim_policy: Some("Retain".to_owned()),
-            storage_class_name: Some(class.to_owned()),
+            // The placeholder contains no data. The lower volume has the policy of its own class.
+            persistent_volume_reclaim_policy: Some(reclaim_policy(class).to_owned()),
+            storage_class_name: class.metadata.name.clone(),
             volume_attributes_class_name: spec.volume_attributes_class_name.clone(),
             volume_mode: spec.volume_mode.clone(),
             ..PersistentVolumeSpec::default()
         }),
         status: None,
     }))
+}
+
+/// What happens to volumes of a class when their claim is deleted.
+fn reclaim_policy(class: &StorageClass) -> &str {
+    class.reclaim_policy.as_deref().unwrap_or(DELETE)
+}
+
+/// The claim of a placeholder of this lower cluster that is deleted with it, after the volume controller has seen that the claim is gone;
+/// `None` for all other volumes.
+pub(super) fn reclaimed_claim<'a>(
+    volume: &'a PersistentVolume,
+    cluster: &str,
+) -> Option<&'a ObjectReference> {
+    let spec = volume.spec.as_ref()?;
+    let phase = volume.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_ours = annotation(&volume.metadata, PROVISIONED_BY) == Some(PROVISIONER)
+        && label(&volume.metadata, names::CLUSTER) == Some(cluster)
+        && spec.host_path.as_ref().is_some_and(|source| source.path == PLACEHOLDER_PATH);
+    let goes = spec.persistent_volume_reclaim_policy.as_deref() == Some(DELETE)
+        && phase == Some("Released")
+        && volume.metadata.deletion_timestamp.is_none();
+    spec.claim_ref.as_ref().filter(|_| is_ours && goes)
 }
 
 /// Whether a volume is the placeholder of a claim.
@@ -173,6 +202,40 @@ mod tests {
         );
         let term = &spec["nodeAffinity"]["required"]["nodeSelectorTerms"][0]["matchExpressions"][0];
         assert_eq!(*term, json!({"key": names::CLUSTER, "operator": "In", "values": ["berlin"]}));
+    }
+
+    #[test]
+    fn a_placeholder_has_the_reclaim_policy_of_its_class() {
+        let claim = claim(&json!({}), &json!({}));
+        for (class, policy) in [(None, "Delete"), (Some("Delete"), "Delete"), (Some("Retain"), "Retain")] {
+            let class = StorageClass { reclaim_policy: class.map(str::to_owned), ..of(PROVISIONER) };
+            let Decision::Make(volume) = decide(&claim, &class, "vk", "berlin") else { panic!() };
+            assert_eq!(volume.spec.unwrap().persistent_volume_reclaim_policy.as_deref(), Some(policy));
+        }
+    }
+
+    #[test]
+    fn only_a_released_placeholder_of_ours_with_the_policy_delete_is_reclaimed() {
+        let claim = claim(&json!({}), &json!({}));
+        let Decision::Make(volume) = decide(&claim, &of(PROVISIONER), "vk", "berlin") else { panic!() };
+        let mut volume = *volume;
+        assert!(reclaimed_claim(&volume, "berlin").is_none(), "it is not released");
+        volume.status.get_or_insert_default().phase = Some("Released".to_owned());
+        assert_eq!(reclaimed_claim(&volume, "berlin").unwrap().uid.as_deref(), Some("u1"));
+        assert!(reclaimed_claim(&volume, "paris").is_none(), "another cluster's");
+        let changes: [fn(&mut PersistentVolume); 4] = [
+            |volume| volume.metadata.annotations = None,
+            |volume| volume.metadata.labels = None,
+            |volume| volume.spec.as_mut().unwrap().host_path = None,
+            |volume| {
+                volume.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some("Retain".to_owned())
+            },
+        ];
+        for change in changes {
+            let mut other = volume.clone();
+            change(&mut other);
+            assert!(reclaimed_claim(&other, "berlin").is_none(), "{other:?}");
+        }
     }
 
     #[test]

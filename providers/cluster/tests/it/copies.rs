@@ -12,6 +12,7 @@ use vk_provider::{PodEvent, PodRef, error::Kind as ErrorKind};
 use vk_provider_cluster::{
     copies::{Copier, CopierOptions, KeptMetadata},
     dependencies::Dependencies,
+    lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{self, NamespaceMapping, OwnerId},
     owner_config_map,
 };
@@ -37,18 +38,33 @@ struct CopierFixture {
     reader: Client,
     lower: Client,
     owner: OwnerId,
+    retention: Duration,
     copier: Copier,
     supervisor: Supervisor,
     events: mpsc::Receiver<PodEvent>,
 }
 
-fn begin(reader: &Client, lower: &Client, owner: &OwnerId) -> (Copier, Supervisor, mpsc::Receiver<PodEvent>) {
+fn begin(
+    reader: &Client,
+    lower: &Client,
+    owner: &OwnerId,
+    namespace_retention: Duration,
+) -> (Copier, Supervisor, mpsc::Receiver<PodEvent>) {
     let (sender, events) = mpsc::channel(16);
     let supervisor = Supervisor::new();
+    let lower_cluster = LowerCluster::start(LowerClusterOptions {
+        client: lower.clone(),
+        origin: owner.origin.clone(),
+        cluster: None,
+        namespaces: NamespaceMapping::Suffix("-below".to_owned()),
+        supervisor: supervisor.clone(),
+    });
     let copier = Copier::new(CopierOptions {
         upper: reader.clone(),
         claims: None,
+        upper_watches: None,
         lower: lower.clone(),
+        lower_cluster,
         owner: owner.clone(),
         namespaces: NamespaceMapping::Suffix("-below".to_owned()),
         storage_classes: BTreeMap::new(),
@@ -56,6 +72,7 @@ fn begin(reader: &Client, lower: &Client, owner: &OwnerId) -> (Copier, Superviso
         supervisor: supervisor.clone(),
         events: sender,
         grace: GRACE,
+        namespace_retention,
     });
     (copier, supervisor, events)
 }
@@ -68,6 +85,16 @@ impl CopierFixture {
 
     /// With a client of few permissions for the upper cluster.
     async fn reading(reader: Client) -> Self {
+        Self::with(reader, Duration::from_hours(1)).await
+    }
+
+    /// With lower namespaces that go this long after their last use.
+    async fn retaining(retention: Duration) -> Self {
+        let upper = ControlPlane::shared().await;
+        Self::with(Client::fixed(upper.admin().unwrap(), Metrics::default()), retention).await
+    }
+
+    async fn with(reader: Client, retention: Duration) -> Self {
         let upper = ControlPlane::shared().await;
         let lower =
             LOWER.get_or_init(|| async { ControlPlane::start(Options::default()).await.unwrap() }).await;
@@ -75,14 +102,15 @@ impl CopierFixture {
         let [upper, lower] = [upper, lower].map(|it| Client::fixed(it.admin().unwrap(), Metrics::default()));
         // Each test is an upper cluster of its own.
         let owner = OwnerId { origin: above.name().to_owned(), node: "vk".to_owned() };
-        let (copier, supervisor, events) = begin(&reader, &lower, &owner);
+        let (copier, supervisor, events) = begin(&reader, &lower, &owner, retention);
         let namespace = format!("{}-below", above.name());
-        Self { above, namespace, upper, reader, lower, owner, copier, supervisor, events }
+        Self { above, namespace, upper, reader, lower, owner, retention, copier, supervisor, events }
     }
 
     async fn restart(&mut self) {
         assert!(self.supervisor.shut_down(Duration::from_secs(10)).await);
-        (self.copier, self.supervisor, self.events) = begin(&self.reader, &self.lower, &self.owner);
+        (self.copier, self.supervisor, self.events) =
+            begin(&self.reader, &self.lower, &self.owner, self.retention);
     }
 
     fn pod(&self, name: &str) -> PodRef {
@@ -435,4 +463,52 @@ async fn concurrent_creation_of_namespace_and_owner_config_map_succeeds() {
         }
     })
     .await;
+}
+
+/// Waits until the lower namespace is being deleted. Without controllers it never goes.
+async fn namespace_goes(fixture: &CopierFixture) {
+    let namespaces: Objects<Namespace> = Objects::all(fixture.lower.clone());
+    eventually("the lower namespace is being deleted", SOON, || async {
+        let found = namespaces.get(&fixture.namespace).await.unwrap();
+        found.metadata.deletion_timestamp.map(drop).ok_or_else(|| "it stays".to_owned())
+    })
+    .await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_lower_namespace_that_we_made_and_nobody_uses_is_deleted() {
+    let fixture = CopierFixture::retaining(Duration::from_secs(2)).await;
+    let maps = fixture.maps();
+    maps.create(json!({"metadata": {"name": "a"}, "data": {"key": "1"}})).await;
+    fixture.copier.ensure(&fixture.pod("p"), needs(&["a"], &[])).await.unwrap();
+    let theirs = json!({"metadata": {"name": "theirs"}});
+    maps.below.create(&serde_json::from_value(theirs).unwrap()).await.unwrap();
+    fixture.copier.release(&fixture.pod("p"));
+    maps.goes("a").await;
+
+    let namespaces: Objects<Namespace> = Objects::all(fixture.lower.clone());
+    let kept = namespaces.get(&fixture.namespace).await.unwrap();
+    assert_eq!(kept.metadata.deletion_timestamp, None, "somebody else's object is in it");
+    ObjectPair::delete(&maps.below, "theirs").await;
+    namespace_goes(&fixture).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn a_lower_namespace_of_somebody_else_stays_and_our_owner_config_map_goes() {
+    let fixture = CopierFixture::retaining(Duration::from_secs(2)).await;
+    let namespaces: Objects<Namespace> = Objects::all(fixture.lower.clone());
+    let namespace = json!({"metadata": {"name": fixture.namespace}});
+    namespaces.create(&serde_json::from_value(namespace).unwrap()).await.unwrap();
+    fixture.copier.ensure(&fixture.pod("p"), needs(&[], &[])).await.unwrap();
+    let maps = fixture.maps();
+    maps.below.get(&owner_config_map::name(&fixture.owner)).await.unwrap();
+    fixture.copier.release(&fixture.pod("p"));
+    maps.goes(&owner_config_map::name(&fixture.owner)).await;
+    let kept = namespaces.get(&fixture.namespace).await.unwrap();
+    assert_eq!(kept.metadata.deletion_timestamp, None);
+    // The next pod gets another.
+    fixture.copier.ensure(&fixture.pod("q"), needs(&[], &[])).await.unwrap();
+    maps.below.get(&owner_config_map::name(&fixture.owner)).await.unwrap();
 }

@@ -13,6 +13,7 @@ use vk_kube::{Client, Kind, Metrics, Objects, Patch, Selector};
 use vk_provider::{EventKind, PodEvent, PodRef};
 use vk_provider_cluster::{
     events::{EventOptions, PodLookup, start},
+    lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{NamespaceMapping, OwnerId},
 };
 use vk_supervisor::Supervisor;
@@ -106,9 +107,14 @@ fn begin(
     let (sender, events) = mpsc::channel(64);
     let supervisor = Supervisor::new();
     start(EventOptions {
-        lower: lower.clone(),
+        lower: LowerCluster::start(LowerClusterOptions {
+            client: lower.clone(),
+            origin: "o".to_owned(),
+            cluster: None,
+            namespaces: namespaces.clone(),
+            supervisor: supervisor.clone(),
+        }),
         owner: OwnerId { origin: "o".to_owned(), node: "vk".to_owned() },
-        namespaces: namespaces.clone(),
         pods: Arc::clone(pods) as Arc<dyn PodLookup>,
         supervisor: supervisor.clone(),
         events: sender,

@@ -14,6 +14,7 @@ use vk_provider::PodRef;
 use vk_provider_cluster::{
     copies::{self, Copier},
     dependencies::Dependencies,
+    lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{self, NamespaceMapping, OwnerId},
     storage::{PROVISIONER, StorageOptions, start},
 };
@@ -180,7 +181,7 @@ async fn a_claim_is_bound_to_the_lower_cluster_of_its_first_pod() {
     })
     .await;
 
-    // The placeholder is not deleted with the pod or the claim: the lower volume may be needed.
+    // The placeholder is deleted with the claim, because its class says so by default, and not with the pod.
     let next = fixture.pods().get("next").await.unwrap();
     fixture.pods().delete_with_grace("next", &next.metadata.uid.unwrap(), Duration::ZERO).await.unwrap();
     fixture.claims().delete("data", &uid).await.unwrap();
@@ -191,8 +192,13 @@ async fn a_claim_is_bound_to_the_lower_cluster_of_its_first_pod() {
         }
     })
     .await;
-    let kept = fixture.volumes().get(&format!("pvc-{uid}")).await.unwrap();
-    assert_eq!(kept.metadata.deletion_timestamp, None);
+    eventually("the placeholder is gone", SOON, || async {
+        match fixture.volumes().get(&format!("pvc-{uid}")).await {
+            Err(error) if error.kind == Kind::NotFound => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    })
+    .await;
     let unclaimed = fixture.claims().get("unclaimed").await.unwrap();
     assert_eq!(unclaimed.spec.as_ref().unwrap().volume_name, None, "that is another cluster's");
     fixture.end().await;
@@ -248,7 +254,15 @@ async fn a_larger_request_is_copied_and_its_progress_reported() {
     let copier = Copier::new(copies::CopierOptions {
         upper: fixture.upper.clone(),
         claims: None,
+        upper_watches: None,
         lower: fixture.lower.clone(),
+        lower_cluster: LowerCluster::start(LowerClusterOptions {
+            client: fixture.lower.clone(),
+            origin: fixture.owner.origin.clone(),
+            cluster: None,
+            namespaces: NamespaceMapping::Suffix("-below".to_owned()),
+            supervisor: fixture.supervisor.clone(),
+        }),
         owner: fixture.owner.clone(),
         namespaces: NamespaceMapping::Suffix("-below".to_owned()),
         storage_classes: BTreeMap::new(),
@@ -256,6 +270,7 @@ async fn a_larger_request_is_copied_and_its_progress_reported() {
         supervisor: fixture.supervisor.clone(),
         events,
         grace: copies::GRACE,
+        namespace_retention: Duration::from_hours(1),
     });
     let pod = PodRef::of(&fixture.pods().get("first").await.unwrap()).unwrap();
     let needs = Dependencies { claims: ["data".to_owned()].into(), ..Dependencies::default() };

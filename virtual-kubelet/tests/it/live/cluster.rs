@@ -8,6 +8,7 @@ mod conformance;
 mod crash;
 mod dependencies;
 mod detach;
+mod idle_cost;
 mod lifecycle;
 mod namespace_client;
 mod outage;

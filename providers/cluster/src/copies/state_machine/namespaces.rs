@@ -1,8 +1,9 @@
-//! The lower namespaces that copies need, each with its owner ConfigMap.
+//! The lower namespaces that copies need, each with its owner ConfigMap. What nobody needs for some time is retired.
 
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use rand::RngExt as _;
 use vk_kube::Error;
 use vk_supervisor::Backoff;
 
@@ -15,6 +16,8 @@ use super::{
 #[derive(Debug)]
 pub(super) struct LowerNamespace {
     pub(super) upper: String,
+    /// A pod or a copy needed it since it was last retired.
+    needed: bool,
     pub(super) owner_reference: Option<OwnerReference>,
     in_flight: bool,
     /// It was deleted while a call was in flight.
@@ -22,6 +25,8 @@ pub(super) struct LowerNamespace {
     pub(super) not_before: Duration,
     backoff: Backoff,
     pub(super) last_error: Option<Error>,
+    /// When it is retired, if nothing uses it then.
+    check_at: Option<Duration>,
 }
 
 impl CopyStateMachine {
@@ -33,8 +38,11 @@ impl CopyStateMachine {
         upper: &str,
         actions: &mut Vec<Action>,
     ) {
+        let check_at = self.next_check(now);
         let namespace =
             self.lower_namespaces.entry(lower.to_owned()).or_insert_with(|| LowerNamespace::new(upper));
+        upper.clone_into(&mut namespace.upper);
+        (namespace.needed, namespace.check_at) = (true, Some(check_at));
         if namespace.is_waiting() && now >= namespace.not_before {
             namespace.in_flight = true;
             actions.push(Action::EnsureNamespace { lower: lower.to_owned(), upper: namespace.upper.clone() });
@@ -47,9 +55,84 @@ impl CopyStateMachine {
             return;
         }
         let Some(namespace) = self.lower_namespaces.get_mut(&key.namespace) else { return };
+        if !namespace.needed {
+            // It was retired, by us or by somebody else.
+            if !namespace.in_flight {
+                self.lower_namespaces.remove(&key.namespace);
+            }
+            return;
+        }
         namespace.mark_lost(now);
         let upper = namespace.upper.clone();
         self.ensure_namespace(now, &key.namespace, &upper, actions);
+    }
+
+    /// An owner ConfigMap was observed. If it is that of this node, the namespace is retired some day, even if an earlier process used it.
+    pub(super) fn handle_owner_seen(&mut self, now: Duration, key: &CopyKey) {
+        if key.kind == Kind::ConfigMap && key.name == self.owner_map_name {
+            let check_at = self.next_check(now);
+            let namespace = self.lower_namespaces.entry(key.namespace.clone());
+            namespace.or_insert_with(|| LowerNamespace::new("")).check_at.get_or_insert(check_at);
+        }
+    }
+
+    /// A pod does not need its namespace any more.
+    pub(super) fn release_namespace(&mut self, now: Duration, upper: &str) {
+        let check_at = self.next_check(now);
+        let lower = self.namespaces.to_lower(upper);
+        if let Some(namespace) = lower.and_then(|lower| self.lower_namespaces.get_mut(&lower)) {
+            namespace.check_at = Some(check_at);
+        }
+    }
+
+    /// Jitter spreads what many nodes do at the same time.
+    fn next_check(&mut self, now: Duration) -> Duration {
+        now + self.retention.mul_f64(self.rng.random_range(1.0..1.1))
+    }
+
+    /// Retires the namespaces that nothing used for a while.
+    pub(super) fn retire_namespaces(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let is_due = |namespace: &LowerNamespace| {
+            !namespace.in_flight && namespace.check_at.is_some_and(|at| at <= now)
+        };
+        let due = self.lower_namespaces.iter().filter(|(_, namespace)| is_due(namespace));
+        let due: Vec<String> = due.map(|(lower, _)| lower.clone()).collect();
+        for lower in due {
+            let is_used = self.entries.keys().any(|key| key.namespace == lower)
+                || self
+                    .pods
+                    .keys()
+                    .any(|pod| self.namespaces.to_lower(&pod.namespace).as_ref() == Some(&lower));
+            let check_at = self.next_check(now);
+            let Some(namespace) = self.lower_namespaces.get_mut(&lower) else { continue };
+            if is_used {
+                namespace.check_at = Some(check_at);
+                continue;
+            }
+            (namespace.needed, namespace.owner_reference, namespace.check_at) = (false, None, None);
+            namespace.in_flight = true;
+            actions.push(Action::RetireNamespace(lower));
+        }
+    }
+
+    pub(super) fn handle_retired(
+        &mut self,
+        now: Duration,
+        lower: &str,
+        answer: &Result<(), Error>,
+        actions: &mut Vec<Action>,
+    ) {
+        let check_at = self.next_check(now);
+        let Some(namespace) = self.lower_namespaces.get_mut(lower) else { return };
+        (namespace.in_flight, namespace.lost) = (false, false);
+        if namespace.needed {
+            let upper = namespace.upper.clone();
+            self.ensure_namespace(now, lower, &upper, actions);
+        } else if answer.is_ok() {
+            self.lower_namespaces.remove(lower);
+        } else {
+            namespace.check_at = Some(check_at);
+        }
     }
 
     pub(super) fn retry_namespaces(&mut self, now: Duration, actions: &mut Vec<Action>) {
@@ -96,13 +179,21 @@ impl LowerNamespace {
     fn new(upper: &str) -> Self {
         Self {
             upper: upper.to_owned(),
+            needed: false,
             owner_reference: None,
             in_flight: false,
             lost: false,
             not_before: Duration::ZERO,
             backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
             last_error: None,
+            check_at: None,
         }
+    }
+
+    /// When something has to be done about it.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let retry = self.is_waiting().then_some(self.not_before);
+        retry.into_iter().chain(self.check_at.filter(|_| !self.in_flight)).min()
     }
 
     /// The owner ConfigMap or the whole namespace is gone.
@@ -113,6 +204,6 @@ impl LowerNamespace {
     }
 
     pub(super) fn is_waiting(&self) -> bool {
-        self.owner_reference.is_none() && !self.in_flight
+        self.needed && self.owner_reference.is_none() && !self.in_flight
     }
 }

@@ -5,6 +5,7 @@ mod fake_clusters;
 mod foreign;
 mod kinds;
 mod recovery;
+mod retention;
 mod simulation;
 
 use serde_json::{Value, json};

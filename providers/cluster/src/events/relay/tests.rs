@@ -73,6 +73,24 @@ fn listed(relay: &mut EventRelay, words: &[LowerEvent], now: Duration, pods: &Kn
 }
 
 #[test]
+fn any_number_of_made_up_reasons_takes_a_bounded_amount_of_memory() {
+    let pods = KnownPods::with(&["a"]);
+    let mut relay = EventRelay::new(1);
+    listed(&mut relay, &[], at(0), &pods);
+    let mut relayed = 0;
+    for number in 0..20_000 {
+        let event =
+            LowerEvent { reason: format!("Reason{number}"), ..event("a", &format!("e{number}"), number, 1) };
+        relayed += relay.handle_event(at(1), 0, event, &pods).len();
+    }
+    assert_eq!(relay.buckets.len(), MAX_BUCKETS);
+    assert_eq!(relayed, MAX_BUCKETS + BURST as usize, "the rest shares a bucket");
+    let later = LowerEvent { reason: "Later".to_owned(), ..event("a", "later", 30_000, 1) };
+    assert_eq!(relay.handle_event(at(100), 0, later, &pods).len(), 1);
+    assert_eq!(relay.buckets.len(), 1, "those that are full again were dropped");
+}
+
+#[test]
 fn events_before_the_start_are_not_relayed() {
     let pods = KnownPods::with(&["a"]);
     let mut relay = EventRelay::new(1);

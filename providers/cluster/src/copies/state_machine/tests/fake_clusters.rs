@@ -28,6 +28,8 @@ pub(super) struct FakeClusters {
     pub(super) watched: BTreeMap<CopyKey, UpperRef>,
     pub(super) calls: Vec<(CopyKey, LowerCall)>,
     pub(super) namespace_calls: Vec<(String, String)>,
+    /// Namespaces that are to be retired.
+    pub(super) retirements: Vec<String>,
     /// Events that the lower watch has not delivered yet, in order.
     pub(super) lower_events: VecDeque<Event>,
     /// Events that the upper watches have not delivered yet, in order.
@@ -37,6 +39,9 @@ pub(super) struct FakeClusters {
     pub(super) log: Vec<String>,
     version: u64,
 }
+
+/// How long namespaces stay that nobody uses: longer than any test that is not about it.
+pub(super) const RETENTION: Duration = Duration::from_hours(24);
 
 pub(super) fn owner() -> OwnerId {
     OwnerId { origin: "upper".to_owned(), node: "vk".to_owned() }
@@ -86,7 +91,7 @@ impl FakeClusters {
     pub(super) fn of(namespaces: NamespaceMapping, seed: u64) -> Self {
         let rng = StdRng::seed_from_u64(seed);
         let mut clusters = Self {
-            state_machine: CopyStateMachine::new(owner(), namespaces.clone(), GRACE, rng),
+            state_machine: CopyStateMachine::new(owner(), namespaces.clone(), (GRACE, RETENTION), rng),
             now: Duration::from_secs(1000),
             owner: owner(),
             namespaces,
@@ -97,6 +102,7 @@ impl FakeClusters {
             watched: BTreeMap::new(),
             calls: Vec::new(),
             namespace_calls: Vec::new(),
+            retirements: Vec::new(),
             lower_events: VecDeque::new(),
             upper_events: VecDeque::new(),
             warnings: Vec::new(),
@@ -110,10 +116,12 @@ impl FakeClusters {
     /// Starts another process, which knows nothing. Answers to the old one are lost.
     pub(super) fn restart(&mut self, seed: u64) {
         let rng = StdRng::seed_from_u64(seed);
-        self.state_machine = CopyStateMachine::new(self.owner.clone(), self.namespaces.clone(), GRACE, rng);
+        self.state_machine =
+            CopyStateMachine::new(self.owner.clone(), self.namespaces.clone(), (GRACE, RETENTION), rng);
         self.watched.clear();
         self.calls.clear();
         self.namespace_calls.clear();
+        self.retirements.clear();
         self.lower_events.clear();
         self.upper_events.clear();
         self.list();
@@ -256,6 +264,7 @@ impl FakeClusters {
                     self.calls.push((key, call));
                 }
                 Action::EnsureNamespace { lower, upper } => self.namespace_calls.push((lower, upper)),
+                Action::RetireNamespace(lower) => self.retirements.push(lower),
                 Action::Warn { pod, reason, message } => self.warnings.push((pod, reason, message)),
             }
         }
@@ -291,6 +300,18 @@ impl FakeClusters {
         let uid = self.lower[&owner_map]["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
         let reference = OwnerReference { name, uid, controller: Some(true), ..OwnerReference::default() };
         self.handle(Event::NamespaceEnsured(below, Ok(reference)));
+        true
+    }
+
+    /// Removes a namespace with everything that is left in it.
+    pub(super) fn answer_retirement(&mut self) -> bool {
+        let Some(below) = self.retirements.pop() else { return false };
+        let left: Vec<CopyKey> = self.lower.keys().filter(|key| key.namespace == below).cloned().collect();
+        assert_eq!(left.len(), 1, "only the owner ConfigMap may be left: {left:?}");
+        self.lower_namespaces.remove(&below);
+        self.log.push(format!("retire {below}"));
+        left.iter().for_each(|key| self.delete_lower(key));
+        self.handle(Event::NamespaceRetired(below, Ok(())));
         true
     }
 
@@ -361,6 +382,7 @@ impl FakeClusters {
         for _ in 0..10_000 {
             let moved =
                 self.deliver_lower() || self.deliver_upper() || self.answer_namespace() || self.answer_call();
+            let moved = moved || self.answer_retirement();
             if !moved {
                 return;
             }

@@ -1,0 +1,87 @@
+//! Namespaces that nobody uses go after a while.
+
+use super::{
+    super::*,
+    A_WHILE, MAP,
+    fake_clusters::{FakeClusters, RETENTION, key, pod},
+    map, with_copy,
+};
+
+fn retired(clusters: &FakeClusters) -> bool {
+    clusters.log.iter().any(|entry| entry == "retire default")
+}
+
+#[test]
+fn a_namespace_goes_some_time_after_the_last_pod_and_copy() {
+    let mut clusters = with_copy();
+    clusters.advance(RETENTION * 3);
+    assert!(!retired(&clusters), "a pod uses it");
+    clusters.remove_pod("p");
+    clusters.advance(RETENTION - A_WHILE);
+    assert!(!retired(&clusters) && clusters.lower_namespaces.contains("default"), "not yet");
+    assert_eq!(clusters.data(&key(MAP, "a")), None, "the copy goes sooner");
+    clusters.advance(RETENTION);
+    assert!(retired(&clusters) && clusters.lower.is_empty());
+    assert!(
+        clusters.state_machine.lower_namespaces.is_empty() && clusters.state_machine.deadline().is_none()
+    );
+
+    clusters.add_pod("p", &[(MAP, "a")]);
+    clusters.run();
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Ready, "it is made again");
+}
+
+#[test]
+fn a_namespace_that_an_earlier_process_used_goes_too() {
+    let mut clusters = with_copy();
+    clusters.restart(2);
+    clusters.advance(RETENTION * 2);
+    assert!(retired(&clusters) && clusters.lower.is_empty());
+}
+
+#[test]
+fn a_namespace_with_a_claim_stays_until_the_claim_is_gone() {
+    let mut clusters = FakeClusters::new();
+    clusters.put(Kind::Claim, "default", "data", serde_json::json!({"spec": {}}));
+    clusters.add_pod("p", &[(Kind::Claim, "data")]);
+    clusters.run();
+    clusters.remove_pod("p");
+    clusters.advance(RETENTION * 3);
+    assert!(!retired(&clusters), "the copy of the claim is there");
+    clusters.delete(Kind::Claim, "default", "data");
+    clusters.advance(RETENTION * 3);
+    assert!(retired(&clusters));
+}
+
+#[test]
+fn a_pod_that_arrives_while_its_namespace_goes_waits_and_gets_a_new_one() {
+    let mut clusters = with_copy();
+    clusters.remove_pod("p");
+    clusters.advance(A_WHILE * 12);
+    clusters.now += RETENTION * 2;
+    clusters.handle(Event::Tick);
+    assert_eq!(clusters.retirements, ["default"]);
+    clusters.put(MAP, "default", "a", map("1"));
+    clusters.add_pod("late", &[(MAP, "a")]);
+    assert_eq!(clusters.state_machine.readiness(&pod("late")), Readiness::Waiting);
+    assert!(clusters.namespace_calls.is_empty(), "one thing after the other");
+    assert!(clusters.answer_retirement());
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.state_machine.readiness(&pod("late")), Readiness::Ready);
+    assert!(clusters.lower_namespaces.contains("default"));
+}
+
+#[test]
+fn a_namespace_that_has_to_stay_is_looked_at_again_later() {
+    let mut clusters = with_copy();
+    clusters.remove_pod("p");
+    clusters.advance(A_WHILE * 12);
+    clusters.now += RETENTION * 2;
+    clusters.handle(Event::Tick);
+    clusters.retirements.clear();
+    let in_use = Error::new(ErrorKind::Conflict, "somebody else uses it");
+    clusters.handle(Event::NamespaceRetired("default".to_owned(), Err(in_use)));
+    assert!(clusters.retirements.is_empty());
+    clusters.advance(RETENTION * 2);
+    assert!(retired(&clusters));
+}

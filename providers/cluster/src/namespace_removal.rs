@@ -1,0 +1,127 @@
+//! Removes what a virtual node has left in a lower namespace that it does not use any more.
+
+use k8s_openapi::{
+    Metadata,
+    api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
+use tracing::info;
+use vk_kube::{Client, Error, Kind, Objects, Selector};
+
+use crate::{
+    copies::kind::CopiedObject,
+    detach::{LowerObject, why_in_use},
+    names::{self, OwnerId, label},
+    owner_config_map,
+};
+
+/// Removes the owner ConfigMap of the node from a namespace, and the namespace if it was created for this upper cluster and nothing else is
+/// in it. Fails if the namespace has to stay for now.
+///
+/// Each virtual node that uses a namespace has an owner ConfigMap in it, which it creates before its first pod there. So a namespace without
+/// any is one that no virtual node uses.
+pub(crate) async fn retire(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<(), Error> {
+    let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
+    let found = match maps.get(&owner_config_map::name(owner)).await {
+        Ok(found) if owner.owns(&found.metadata) => found,
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind == Kind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    let uid = found.metadata.uid.as_deref().unwrap_or_default();
+    // Deleting the owner would delete everything that it owns.
+    let owned = owned::<ConfigMap>(lower, namespace, owner, uid).await?
+        || owned::<Secret>(lower, namespace, owner, uid).await?
+        || owned::<ServiceAccount>(lower, namespace, owner, uid).await?
+        || has_pods(lower, namespace, owner, uid).await?;
+    if owned {
+        return Err(in_use(namespace, "it contains objects of this node"));
+    }
+    if remove_namespace(lower, namespace, owner).await? {
+        return Ok(());
+    }
+    removed(maps.delete(&owner_config_map::name(owner), uid).await)
+}
+
+/// Removes a namespace with the owner ConfigMap of the node in it. Returns whether it is gone, with the ConfigMap. Fails if it is ours and
+/// somebody else uses it, who may leave later.
+async fn remove_namespace(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<bool, Error> {
+    let objects: Objects<Namespace> = Objects::all(lower.clone());
+    let found = match objects.get(namespace).await {
+        Ok(found) => found.metadata,
+        // A process with permissions in some namespaces only has not created any.
+        Err(error) if matches!(error.kind, Kind::NotFound | Kind::Forbidden) => return Ok(false),
+        Err(error) => return Err(error),
+    };
+    if !owner_config_map::is_created_by(owner, &found) {
+        return Ok(false);
+    }
+    let own_map = LowerObject {
+        kind: "ConfigMap",
+        namespace: Some(namespace.to_owned()),
+        name: owner_config_map::name(owner),
+    };
+    if let Some(why) = why_in_use(lower, namespace, &[own_map]).await {
+        if has_other_node(lower, namespace, owner).await? {
+            // That node removes the namespace when it does not use it any more.
+            return Ok(false);
+        }
+        return Err(in_use(namespace, &why));
+    }
+    // The last question before the deletion, because a virtual node that begins to use the namespace creates its owner ConfigMap first.
+    if has_other_node(lower, namespace, owner).await? {
+        return Ok(false);
+    }
+    match objects.delete(namespace, found.uid.as_deref().unwrap_or_default()).await {
+        Ok(()) => {
+            info!(namespace, "deleted a namespace of the lower cluster that nobody used any more");
+            Ok(true)
+        }
+        Err(error) if matches!(error.kind, Kind::NotFound | Kind::Conflict) => Ok(true),
+        Err(error) if error.kind == Kind::Forbidden => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether objects of a kind belong to the owner ConfigMap with this UID.
+async fn owned<K: CopiedObject>(
+    lower: &Client,
+    namespace: &str,
+    owner: &OwnerId,
+    uid: &str,
+) -> Result<bool, Error> {
+    let found = K::objects(lower.clone(), Some(namespace)).list(&ours(owner)).await?.objects;
+    Ok(found.iter().any(|object| is_owned(object.metadata(), uid)))
+}
+
+async fn has_pods(lower: &Client, namespace: &str, owner: &OwnerId, uid: &str) -> Result<bool, Error> {
+    let pods: Objects<Pod> = Objects::namespaced(lower.clone(), namespace);
+    let found = pods.list(&ours(owner)).await?.objects;
+    Ok(found.iter().any(|pod| owner.owns(&pod.metadata) || is_owned(pod.metadata(), uid)))
+}
+
+/// Whether another virtual node of this upper cluster has its owner ConfigMap in the namespace.
+async fn has_other_node(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<bool, Error> {
+    let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
+    let found = maps.list(&ours(owner)).await?.objects;
+    Ok(found.iter().any(|map| label(&map.metadata, names::NODE).is_some() && !owner.owns(&map.metadata)))
+}
+
+fn is_owned(object: &ObjectMeta, uid: &str) -> bool {
+    object.owner_references.iter().flatten().any(|reference| reference.uid == uid)
+}
+
+fn ours(owner: &OwnerId) -> Selector {
+    Selector { fields: None, labels: Some(format!("{}={}", names::ORIGIN, owner.origin)) }
+}
+
+fn in_use(namespace: &str, why: &str) -> Error {
+    Error::new(Kind::Conflict, format!("namespace {namespace} of the lower cluster stays: {why}"))
+}
+
+fn removed(answer: Result<(), Error>) -> Result<(), Error> {
+    match answer {
+        Err(error) if !matches!(error.kind, Kind::NotFound | Kind::Conflict) => Err(error),
+        _ => Ok(()),
+    }
+}
