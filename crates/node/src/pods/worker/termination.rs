@@ -69,7 +69,8 @@ impl Termination {
     pub(super) fn decide(&mut self, pod: Option<&Pod>, now: Duration) -> StopDecision {
         let stop_by = self.stop_by(pod, now);
         let overdue = self.kill_at.is_some_and(|at| now >= at.saturating_add(OVERDUE));
-        if let Some(kill_at) = self.kill_at.filter(|at| *at <= stop_by && !overdue) {
+        // A time that is over cannot be shortened.
+        if let Some(kill_at) = self.kill_at.filter(|at| *at <= stop_by.max(now) && !overdue) {
             return StopDecision::Wait(kill_at + OVERDUE);
         }
         self.kill_at = Some(if overdue { now } else { stop_by });
@@ -189,6 +190,12 @@ mod tests {
         assert_eq!(termination.decide(Some(&deleted(5)), at(2)), stop(5, false), "as a kubelet counts it");
         assert!(matches!(termination.decide(Some(&deleted(5)), at(10)), StopDecision::Wait(_)));
         assert_eq!(termination.decide(Some(&deleted(5)), at(12)), stop(0, true));
+        assert_eq!(
+            termination.decide(Some(&deleted(5)), at(13)),
+            StopDecision::Wait(at(17)),
+            "not at once again"
+        );
+        assert_eq!(termination.decide(Some(&deleted(5)), at(17)), stop(0, true));
         assert!(termination.report_overdue() && !termination.report_overdue());
     }
 
