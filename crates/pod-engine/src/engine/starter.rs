@@ -117,7 +117,10 @@ impl ContainerStarter {
             // Not before: a container in back-off would not be started when its image is there.
             self.backoffs.begin(start, self.scope.now());
             let result = match ready {
-                Ok((container, image)) => self.start(target, &volumes, start, &container, &image).await,
+                // Boxed, because it is large.
+                Ok((container, image)) => {
+                    Box::pin(self.start(target, &volumes, start, &container, &image)).await
+                }
                 Err(failure) => Err(failure),
             };
             let failed = result.is_err();

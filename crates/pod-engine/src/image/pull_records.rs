@@ -68,14 +68,14 @@ impl PullRecords {
     /// Who may use this image, which is present, under this name.
     pub(super) async fn access(self: &Arc<Self>, image: &str, present: &Image) -> Access {
         let (written, present) = (image.to_owned(), present.clone());
-        let access = self.blocking(move |records| match records.read(&present.id)? {
-            Some(record) => Ok(record.access.of(bare(&written))),
-            None => {
-                let names = present.tags.iter().chain(&present.digests).chain([&written]);
-                let begun = names.map(|name| records.intents(name)).collect::<io::Result<Vec<_>>>()?;
-                let begun = begun.iter().any(|intents| !intents.is_empty());
-                Ok(if begun { Access::Unknown } else { Access::Everyone })
+        let access = self.blocking(move |records| {
+            if let Some(record) = records.read(&present.id)? {
+                return Ok(record.access.of(bare(&written)));
             }
+            let names = present.tags.iter().chain(&present.digests).chain([&written]);
+            let begun = names.map(|name| records.intents(name)).collect::<io::Result<Vec<_>>>()?;
+            let begun = begun.iter().any(|intents| !intents.is_empty());
+            Ok(if begun { Access::Unknown } else { Access::Everyone })
         });
         access.await.unwrap_or_else(|error| {
             tracing::warn!(%error, image, "cannot read the pull records of an image; it is pulled again");
@@ -268,7 +268,7 @@ fn remove(path: &Path) -> io::Result<()> {
 
 /// Replaces a file atomically. Only its owner can read it.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
+    let folder = path.parent().unwrap_or_else(|| Path::new("."));
     create_folder(folder)?;
     // Other nodes may write the same record.
     let new = path.with_extension(format!("{:016x}.new", rand::random::<u64>()));

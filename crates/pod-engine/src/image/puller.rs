@@ -181,13 +181,11 @@ impl Puller {
         present: &Image,
         record: RecordEvent<'_>,
     ) -> Result<Access, FailureReason> {
-        match &self.records {
-            Some(records) => Ok(records.access(written, present).await),
-            None => {
-                let access = self.backend.image_access(image, &present.id).await;
-                access.map_err(|error| inspect_failure(&error, record))
-            }
+        if let Some(records) = &self.records {
+            return Ok(records.access(written, present).await);
         }
+        let access = self.backend.image_access(image, &present.id).await;
+        access.map_err(|error| inspect_failure(&error, record))
     }
 
     /// Records the intent to pull, unless the runtime keeps the records.
