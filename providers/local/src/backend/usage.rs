@@ -93,9 +93,12 @@ impl Inner {
             }),
             None => BTreeMap::new(),
         };
-        self.measure_layers(&pods);
+        let containers = pods.iter().flat_map(|(_, containers)| containers);
+        let running = containers.filter(|container| container.ended.lock().is_none());
+        let layers: Vec<(String, PathBuf)> =
+            running.map(|entry| (entry.record.id.clone(), entry.shim.dir().join("upper"))).collect();
         let this = Arc::clone(self);
-        blocking("read usage", move || {
+        let usage = blocking("read usage", move || {
             let pods = pods.iter();
             Ok(pods
                 .map(|(sandbox, containers)| {
@@ -104,15 +107,15 @@ impl Inner {
                 })
                 .collect())
         })
-        .await
+        .await;
+        // For the next request.
+        self.measure_layers(layers);
+        usage
     }
 
-    /// Measures the writable layers of running containers in the background, one after the other.
-    fn measure_layers(self: &Arc<Self>, pods: &[(Arc<LocalSandbox>, Vec<Arc<LocalContainer>>)]) {
-        let containers = pods.iter().flat_map(|(_, containers)| containers);
-        let running = containers.filter(|container| container.ended.lock().is_none());
-        let layers = running.map(|entry| (entry.record.id.clone(), entry.shim.dir().join("upper")));
-        let layers = self.layers.begin(layers.collect());
+    /// Measures writable layers in the background, one after the other, as far as they are due.
+    fn measure_layers(self: &Arc<Self>, layers: Vec<(String, PathBuf)>) {
+        let layers = self.layers.begin(layers);
         if layers.is_empty() {
             return;
         }
