@@ -165,11 +165,12 @@ impl<K: CopiedObject> UpperWatch<K> {
 
     /// Follows the watch of the namespace, and returns when watching is not permitted.
     async fn follow_namespace(&mut self, follower: &Follower<K>) {
-        let first = match follower.listing {
-            true => tokio::time::timeout(LIST_TIMEOUT, follower.next()).await.ok(),
-            false => None,
-        };
-        let mut observation = first.unwrap_or(Observation::Missing);
+        let mut observation = Observation::Missing;
+        if follower.listing
+            && let Ok(first) = tokio::time::timeout(LIST_TIMEOUT, follower.next()).await
+        {
+            observation = first;
+        }
         loop {
             match observation {
                 // The watch may lag behind a read.

@@ -86,18 +86,19 @@ impl LowerCluster {
             state.mirrors.get(&place).map(|mirror| version_audit::lagging(mirror, list)).unwrap_or_default()
         });
         watch.audit = Some((version_audit::COPY_PERIOD, lagging));
-        watch.spawn(self, &self.0.supervisor, move |inner, change| handle::<K>(inner, &scope, change));
+        watch
+            .spawn(self, &self.0.supervisor, move |inner, change| handle::<K>(inner, scope.as_ref(), change));
     }
 }
 
 /// Updates the mirror and tells the listeners, in the order of the watch.
-fn handle<K: CopiedObject>(inner: &Inner, scope: &Option<String>, change: WatchEvent<K>) {
+fn handle<K: CopiedObject>(inner: &Inner, scope: Option<&String>, change: WatchEvent<K>) {
     let any_node = OwnerId { origin: inner.origin.clone(), node: String::new() };
     let key = |object: &K| -> Option<ObjectKey> {
         Some((object.metadata().namespace.clone()?, object.metadata().name.clone()?))
     };
     let state = &mut *inner.copies.state.lock();
-    let mirror = state.mirrors.entry((K::COPY_KIND, scope.clone())).or_default();
+    let mirror = state.mirrors.entry((K::COPY_KIND, scope.cloned())).or_default();
     let mut events = Vec::new();
     match change {
         WatchEvent::Restarted => mirror.begin_listing(),
@@ -116,7 +117,7 @@ fn handle<K: CopiedObject>(inner: &Inner, scope: &Option<String>, change: WatchE
         WatchEvent::Listed => {
             let gone = mirror.finish_listing().into_iter();
             events.extend(gone.map(|(key, _)| Event::LowerMissing(copy_key(K::COPY_KIND, &key))));
-            events.push(Event::Listed(K::COPY_KIND, scope.clone()));
+            events.push(Event::Listed(K::COPY_KIND, scope.cloned()));
         }
         WatchEvent::Error(error) => mirror.record_error(error),
     }

@@ -30,7 +30,7 @@ const NODES: [&str; 2] = ["vk-idle-a", "vk-idle-b"];
 /// Pods that a lower node runs.
 const PODS_PER_NODE: usize = 150;
 /// Fewer requests than this in ten minutes, whatever the number of pods and copies.
-const LIMIT: f64 = 200.0;
+const LIMIT: usize = 200;
 /// Objects that are created at the same time.
 const CONCURRENCY: usize = 32;
 
@@ -139,7 +139,7 @@ async fn idle_pods_and_copies_cost_watches_and_not_a_request_each() {
     })
     .await;
     let before = [&upper, &lower].map(requests);
-    tokio::time::sleep(Duration::from_secs(seconds as u64)).await;
+    tokio::time::sleep(Duration::from_secs(1) * u32::try_from(seconds).unwrap()).await;
     let now = [&upper, &lower].map(requests);
     let [mut above, below] = [0, 1].map(|index| new_requests(&before[index], &now[index]));
     report(pods, seconds, &above, &below);
@@ -147,7 +147,7 @@ async fn idle_pods_and_copies_cost_watches_and_not_a_request_each() {
     let leases: BTreeSet<String> = above.keys().filter(|what| what.ends_with(" leases")).cloned().collect();
     leases.iter().for_each(|what| drop(above.remove(what)));
     for (cluster, counts) in [("upper", above), ("lower", below)] {
-        let per_ten_minutes = counts.values().sum::<usize>() as f64 * 600.0 / seconds as f64;
+        let per_ten_minutes = counts.values().sum::<usize>() * 600 / seconds;
         assert!(per_ten_minutes < LIMIT, "{cluster}: {per_ten_minutes} requests in ten minutes: {counts:?}");
     }
 }
