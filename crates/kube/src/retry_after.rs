@@ -72,7 +72,7 @@ mod tests {
         io::{AsyncReadExt as _, AsyncWriteExt as _},
         net::TcpListener,
     };
-    use vk_supervisor::Supervisor;
+    use vk_supervisor::{Supervisor, task};
 
     use super::*;
     use crate::{Client, ClientOptions, Kind, Metrics, Objects, Selector, WatchEvent};
@@ -81,9 +81,10 @@ mod tests {
     async fn client(answer: &'static str) -> Client {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(async move {
+        let (supervisor, owner) = (Supervisor::new(), Supervisor::new());
+        supervisor.spawn("server", task::Kind::Work, async move {
             while let Ok((mut connection, _)) = listener.accept().await {
-                tokio::spawn(async move {
+                owner.spawn("connection", task::Kind::Work, async move {
                     let mut request = [0; 4096];
                     while connection.read(&mut request).await.is_ok_and(|count| count > 0) {
                         connection.write_all(answer.as_bytes()).await.unwrap();

@@ -149,6 +149,7 @@ impl<S: Connection> Connection for SilenceGuard<S> {
 mod tests {
     use std::time::Duration;
 
+    use futures::FutureExt as _;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 
     use super::*;
@@ -165,16 +166,17 @@ mod tests {
         let (mut answered, mut peer) = connection(&connections);
         tokio::time::sleep(Duration::from_secs(1)).await;
         let sent = Instant::now();
-        let reader = tokio::spawn(async move {
+        let mut reader = Box::pin(async move {
             let error = silent.read_u8().await.unwrap_err();
             (error.kind(), silent.write_all(b"x").await.is_err())
         });
+        assert!((&mut reader).now_or_never().is_none());
         tokio::time::sleep(Duration::from_secs(3)).await;
         peer.write_all(b"a").await.unwrap();
         assert_eq!(answered.read_u8().await.unwrap(), b'a');
         let (mut new, mut new_peer) = connection(&connections);
         assert_eq!(connections.drop_silent(sent), 1);
-        assert_eq!(reader.await.unwrap(), (io::ErrorKind::TimedOut, true));
+        assert_eq!(reader.await, (io::ErrorKind::TimedOut, true));
         assert_eq!(connections.drop_silent(sent), 0, "it is gone");
         for (connection, peer) in [(&mut answered, &mut peer), (&mut new, &mut new_peer)] {
             connection.write_all(b"y").await.unwrap();

@@ -156,6 +156,7 @@ mod tests {
         let mock = vk_provider_mock::Mock::builder("vk").build();
         let config = |declared_features| NodeConfig {
             name: "vk".to_owned(),
+            hostname: None,
             internal_ip: [192, 0, 2, 1].into(),
             external_ip: None,
             kubelet_port: 10_250,

@@ -64,7 +64,7 @@ fn slice_name(root: &str) -> String {
 /// The path of a slice: `a-b` is `/a.slice/a-b.slice`.
 fn slice_path(name: &str) -> String {
     let ends = name.match_indices('-').map(|(end, _)| end).chain([name.len()]);
-    ends.map(|end| format!("/{}.slice", &name[..end])).collect()
+    ends.flat_map(|end| ["/", &name[..end], ".slice"]).collect()
 }
 
 #[cfg(test)]

@@ -56,43 +56,46 @@ async fn a_client_certificate_of_version_1_counts_as_with_a_kubelet() {
     }
 }
 
+/// A change of the certificate of a CA.
+type Change<'a> = &'a dyn Fn(&mut CertificateParams);
+
 #[test]
 fn a_certificate_of_version_1_counts_only_if_its_ca_may_issue_it() {
     let now = "2026-06-01T00:00:00Z".parse().unwrap();
-    let outcome = |change: &dyn Fn(&mut CertificateParams)| {
+    let outcome = |change: Change<'_>| {
         let authority = TestCa::with("authority", change);
         let client_ca = ClientCa::default();
         client_ca.replace(authority.pem.as_bytes()).unwrap();
         client_ca.verify(&authority.client_of_version_1("admin", 2030).chain, now)
     };
     let ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    assert_eq!(outcome(&|params| params.is_ca = ca.clone()), Ok(()));
+    assert_eq!(outcome(&|params| params.is_ca = ca), Ok(()));
     let good = outcome(&|params| {
-        params.is_ca = ca.clone();
+        params.is_ca = ca;
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
     });
     assert_eq!(good, Ok(()));
-    let refusals: [(&dyn Fn(&mut CertificateParams), &str); 5] = [
+    let refusals: [(Change<'_>, &str); 5] = [
         (&|params| params.is_ca = IsCa::NoCa, "not a CA"),
         (&|params| params.is_ca = IsCa::ExplicitNoCa, "not a CA"),
         (
             &|params| {
-                params.is_ca = ca.clone();
+                params.is_ca = ca;
                 params.key_usages = vec![KeyUsagePurpose::CrlSign];
             },
             "may not sign",
         ),
         (
             &|params| {
-                params.is_ca = ca.clone();
+                params.is_ca = ca;
                 params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
             },
             "client certificates",
         ),
         (
             &|params| {
-                params.is_ca = ca.clone();
+                params.is_ca = ca;
                 params.not_after = rcgen::date_time_ymd(2025, 1, 1);
             },
             "valid from",

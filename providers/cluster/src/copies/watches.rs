@@ -12,7 +12,7 @@ use vk_supervisor::Backoff;
 
 use super::{
     Inner,
-    build::{build, version},
+    build::{build, observe, version},
     diff::{CopyKey, UpperRef},
     kind::{CopiedObject, CopyContext, Kind},
     namespace_watch::{Follower, NamespaceWatches, Observation},

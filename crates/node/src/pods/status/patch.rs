@@ -98,9 +98,9 @@ impl Serialize for StatusPatch {
                 phase: status.phase.as_deref(),
                 reason: status.reason.as_deref(),
                 message: status.message.as_deref(),
-                host_ip: hosts.then_some(status.host_ip.as_deref()),
+                host_ip: hosts.then_some(OrNull(status.host_ip.as_deref())),
                 host_ips: hosts.then(|| Replaced(status.host_ips.as_deref().unwrap_or_default())),
-                pod_ip: pods.then_some(status.pod_ip.as_deref()),
+                pod_ip: pods.then_some(OrNull(status.pod_ip.as_deref())),
                 pod_ips: pods.then(|| Replaced(status.pod_ips.as_deref().unwrap_or_default())),
                 start_time: status.start_time.as_ref(),
                 observed_generation: status.observed_generation,
@@ -155,6 +155,10 @@ struct Metadata<'a> {
     labels: &'a MetadataChanges,
 }
 
+/// A text, or null, which removes the field.
+#[derive(Serialize)]
+struct OrNull<'a>(Option<&'a str>);
+
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Status<'a> {
@@ -163,11 +167,11 @@ struct Status<'a> {
     reason: Option<&'a str>,
     message: Option<&'a str>,
     #[serde(rename = "hostIP", skip_serializing_if = "Option::is_none")]
-    host_ip: Option<Option<&'a str>>,
+    host_ip: Option<OrNull<'a>>,
     #[serde(rename = "hostIPs", skip_serializing_if = "Option::is_none")]
     host_ips: Option<Replaced<'a, HostIP>>,
     #[serde(rename = "podIP", skip_serializing_if = "Option::is_none")]
-    pod_ip: Option<Option<&'a str>>,
+    pod_ip: Option<OrNull<'a>>,
     #[serde(rename = "podIPs", skip_serializing_if = "Option::is_none")]
     pod_ips: Option<Replaced<'a, PodIP>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -115,8 +115,9 @@ impl Worker {
             self.record_event(cx, EventKind::Warning, "InvalidProviderStatus", message);
         }
         let omitted = self.writer.refused_parts(&status);
-        for part in &omitted {
-            part.restore(&mut status, pod.status.as_ref().unwrap_or(&PodStatus::default()));
+        if !omitted.is_empty() {
+            let stored = pod.status.clone().unwrap_or_default();
+            omitted.iter().for_each(|part| part.restore(&mut status, &stored));
         }
         let digest = status::digest(&status);
         if self.writer.is_stored(digest, &status, pod) && self.metadata.is_empty() {
