@@ -217,18 +217,15 @@ async fn check_nodes(client: &Client, settings: &Settings) -> Vec<Finding> {
     let finding = |(name, settings): (String, Settings)| {
         let sum = aggregate(&nodes, &[], &settings.share);
         let of = if name.is_empty() { String::new() } else { format!("{name}: ") };
-        match sum.why_no_nodes() {
-            Some(why) => Finding::warning(
+        if let Some(why) = sum.why_no_nodes() {
+            return Finding::warning(
                 CHECK,
                 format!("{of}{why}"),
                 "the virtual node would offer nothing: change the configuration, or make nodes available",
-            ),
-            None => {
-                let exclusions =
-                    sum.exclusions().map(|text| format!("; left out: {text}")).unwrap_or_default();
-                Finding::ok(CHECK, format!("{of}{} of {} count{exclusions}", sum.nodes, nodes.len()))
-            }
+            );
         }
+        let exclusions = sum.exclusions().map(|text| format!("; left out: {text}")).unwrap_or_default();
+        Finding::ok(CHECK, format!("{of}{} of {} count{exclusions}", sum.nodes, nodes.len()))
     };
     settings.by_node("").into_iter().map(finding).collect()
 }

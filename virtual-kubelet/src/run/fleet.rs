@@ -154,7 +154,7 @@ impl Fleet {
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
             acts_as_nodes,
-            upper: upper(&client, &readers),
+            upper: upper(&client, readers),
             readers,
             kubelet_version: kubelet_version_beside(server),
             declared_features: features(server, config.streaming.web_sockets),
@@ -339,8 +339,8 @@ impl Fleet {
 }
 
 /// The access to the cluster that backends may use.
-fn upper(client: &Client, readers: &NodeImpersonation) -> UpperCluster {
-    let (own, readers) = (client.clone(), readers.clone());
+fn upper(client: &Client, readers: NodeImpersonation) -> UpperCluster {
+    let own = client.clone();
     UpperCluster::new(client.clone(), move |node| readers.client_for(&own, node))
 }
 

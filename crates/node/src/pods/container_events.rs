@@ -176,7 +176,9 @@ mod tests {
         for number in 0..10_000 {
             own.observe(&format!("Reason{number}"));
         }
-        REASONS.into_iter().for_each(|reason| own.observe(reason));
+        for reason in REASONS {
+            own.observe(reason);
+        }
         assert_eq!(own.0.len(), REASONS.len());
     }
 }

@@ -8,7 +8,7 @@ use tokio::{
     sync::watch,
 };
 use vk_kube::{ClientOptions, Metrics};
-use vk_supervisor::Supervisor;
+use vk_supervisor::{Supervisor, task};
 
 use crate::harness::{NodeTest, Setup, Who, renewed};
 
@@ -24,11 +24,13 @@ impl Proxy {
         let address = listener.local_addr().unwrap();
         let silences = watch::Sender::new(0);
         let (sender, server) = (silences.clone(), server.trim_start_matches("https://").to_owned());
-        tokio::spawn(async move {
+        let supervisor = Supervisor::new();
+        let connections = supervisor.clone();
+        supervisor.spawn("proxy", task::Kind::Work, async move {
             while let Ok((mut near, _)) = listener.accept().await {
                 let (mut silences, server) = (sender.subscribe(), server.clone());
                 let before = *silences.borrow_and_update();
-                tokio::spawn(async move {
+                connections.spawn("connection", task::Kind::Work, async move {
                     let mut far = TcpStream::connect(server).await.unwrap();
                     let silent = async move {
                         // Both ends stay open, and nothing passes any more.

@@ -27,7 +27,10 @@ const USE_LIST_TTL: Duration = Duration::from_secs(2);
 
 /// What pods of a lower namespace refer to, and when they were listed. The lock is held while pods are listed: one list at a time.
 #[derive(Debug, Default)]
-pub(super) struct UseLists(Mutex<HashMap<String, (Instant, BTreeSet<(Kind, String)>)>>);
+pub(super) struct UseLists(Mutex<HashMap<String, (Instant, ObjectNames)>>);
+
+/// Objects of a namespace.
+type ObjectNames = BTreeSet<(Kind, String)>;
 
 /// Executes a call and reports its outcome to the state machine.
 pub(super) async fn execute(inner: Arc<Inner>, key: CopyKey, call: LowerCall) {

@@ -269,7 +269,7 @@ impl CopiedObject for PersistentVolumeClaim {
         let spec = self.spec.as_ref()?;
         let source = spec.data_source.as_ref().filter(|source| is_claim(source)).map(|source| &source.name);
         let reference = spec.data_source_ref.as_ref().filter(|source| is_claim_here(source));
-        source.or(reference.map(|source| &source.name)).map(String::as_str)
+        source.or_else(|| reference.map(|source| &source.name)).map(String::as_str)
     }
 }
 

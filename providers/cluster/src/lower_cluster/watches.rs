@@ -225,7 +225,9 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
     };
     let change_kind = apply(&mut mirrors.ours[scope], change);
     if let MirrorChange::Listed(gone) = &change_kind {
-        gone.iter().for_each(|(key, _)| mirrors.references.remove(key));
+        for (key, _) in gone {
+            mirrors.references.remove(key);
+        }
     }
     drop(mirrors);
     match change_kind {

@@ -49,7 +49,7 @@ async fn reclaim(options: &StorageOptions) -> Result<(), Error> {
         let name = found.metadata.name.as_deref().unwrap_or_default();
         match volumes.delete(name, found.metadata.uid.as_deref().unwrap_or_default()).await {
             Ok(()) => {
-                info!(volume = name, claim = claim.name, "deleted the placeholder volume of a deleted claim")
+                info!(volume = name, claim = claim.name, "deleted the placeholder volume of a deleted claim");
             }
             Err(error) if matches!(error.kind, ErrorKind::NotFound | ErrorKind::Conflict) => {}
             Err(error) => return Err(error),

@@ -228,7 +228,7 @@ mod tests {
             |volume| volume.metadata.labels = None,
             |volume| volume.spec.as_mut().unwrap().host_path = None,
             |volume| {
-                volume.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some("Retain".to_owned())
+                volume.spec.as_mut().unwrap().persistent_volume_reclaim_policy = Some("Retain".to_owned());
             },
         ];
         for change in changes {

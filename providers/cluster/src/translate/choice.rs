@@ -65,7 +65,7 @@ impl AllowedChoices {
 
     fn check_driver(&self, volume: &Volume) -> Result<(), Rejection> {
         let csi = volume.csi.as_ref().map(|source| &source.driver);
-        let Some(driver) = csi.or(volume.flex_volume.as_ref().map(|source| &source.driver)) else {
+        let Some(driver) = csi.or_else(|| volume.flex_volume.as_ref().map(|source| &source.driver)) else {
             return Ok(());
         };
         if self.volume_drivers.contains(driver) {

@@ -96,7 +96,7 @@ impl ScriptedNode {
         cluster
             .live
             .entry("/api/v1/namespaces/web".to_owned())
-            .or_insert(json!({"metadata": {"name": "web"}}));
+            .or_insert_with(|| json!({"metadata": {"name": "web"}}));
         let system = json!({"metadata": {"name": "kube-system", "uid": "lower-id"}});
         cluster.live.insert("/api/v1/namespaces/kube-system".to_owned(), system);
         cluster.live.insert("/version".to_owned(), json!({"gitVersion": "v1.36.4"}));

@@ -27,15 +27,12 @@ impl Network {
                 tracing::warn!(bridge = self.bridge(), %error, "checking the rules of the pod network failed");
             }
             tokio::time::sleep(PAUSE).await;
-            let waited = match changes.clone() {
-                Some(changes) => {
-                    let failed = Error::kernel("wait for changes of nftables");
-                    blocking(move || changes.wait(PERIOD).map_err(failed)).await
-                }
-                None => {
-                    tokio::time::sleep(PERIOD).await;
-                    Ok(())
-                }
+            let waited = if let Some(changes) = changes.clone() {
+                let failed = Error::kernel("wait for changes of nftables");
+                blocking(move || changes.wait(PERIOD).map_err(failed)).await
+            } else {
+                tokio::time::sleep(PERIOD).await;
+                Ok(())
             };
             if let Err(error) = waited {
                 tracing::debug!(%error, "changes of nftables are not announced");

@@ -117,7 +117,9 @@ impl Worker {
         let omitted = self.writer.refused_parts(&status);
         if !omitted.is_empty() {
             let stored = pod.status.clone().unwrap_or_default();
-            omitted.iter().for_each(|part| part.restore(&mut status, &stored));
+            for part in &omitted {
+                part.restore(&mut status, &stored);
+            }
         }
         let digest = status::digest(&status);
         if self.writer.is_stored(digest, &status, pod) && self.metadata.is_empty() {

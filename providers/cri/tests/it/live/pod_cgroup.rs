@@ -13,7 +13,7 @@ use vk_testing::{conformance::bundle, eventually};
 use super::{RuntimePaths, containerd};
 
 const IMAGE: &str = "vk.test/busybox:1";
-const SOON: Duration = Duration::from_secs(60);
+const SOON: Duration = Duration::from_mins(1);
 
 /// Removes the node's cgroup at the end of a test.
 struct NodeCgroup(String);

@@ -32,7 +32,7 @@ impl TestNode {
         let state = test_backend.root();
         let config = json!({
             "level": "oci",
-            "imageDir": state.parent().unwrap().join("images"),
+            "imageDir": state.parent().expect("a directory").join("images"),
             "cgroupRoot": test_backend.cgroup(),
             "network": "host",
             "minFreeDisk": "1Mi",
@@ -61,7 +61,7 @@ impl TestNode {
 
     async fn create(&self, name: &str, spec: Value) -> PodRef {
         let mut spec = spec;
-        for container in spec["containers"].as_array_mut().unwrap() {
+        for container in spec["containers"].as_array_mut().expect("containers") {
             container["image"] = json!(IMAGE);
             container["imagePullPolicy"] = json!("IfNotPresent");
         }
@@ -71,9 +71,9 @@ impl TestNode {
         spec["dnsPolicy"] = json!("Default");
         let metadata = json!({ "name": name, "namespace": "default", "uid": format!("uid-{name}") });
         let pod = json!({ "metadata": metadata, "spec": spec, "status": { "phase": "Pending" } });
-        let pod: Arc<Pod> = Arc::new(serde_json::from_value(pod).unwrap());
-        self.provider.create_pod(bundle(&pod, true)).await.unwrap();
-        PodRef::of(&pod).unwrap()
+        let pod: Arc<Pod> = Arc::new(serde_json::from_value(pod).expect("a pod"));
+        self.provider.create_pod(bundle(&pod, true)).await.expect("the pod is created");
+        PodRef::of(&pod).expect("a pod with a UID")
     }
 
     async fn until(&self, pod: &PodRef, what: &str, wanted: impl Fn(&PodStatus) -> bool) -> PodStatus {
@@ -88,7 +88,7 @@ impl TestNode {
 
     /// A file of a cgroup of this node, in the version 1 hierarchy of a controller or in version 2.
     fn read(&self, controller: &str, path: &str, v1: &str, v2: &str) -> String {
-        let unified = HostCgroups::detect(MOUNT_POINT).unwrap().is_unified();
+        let unified = HostCgroups::detect(MOUNT_POINT).expect("cgroups").is_unified();
         let (hierarchy, file) = if unified { ("", v2) } else { (controller, v1) };
         let path = format!("{MOUNT_POINT}/{hierarchy}{}{path}/{file}", self.test_backend.cgroup());
         fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}")).trim().to_owned()
@@ -175,7 +175,9 @@ async fn a_pod_level_limit_holds_for_all_containers_together() {
     assert_ne!(fill.state.unwrap().terminated.unwrap().exit_code, 0);
     let path = ["/poduid-together", "/burstable/poduid-together"]
         .into_iter()
-        .find(|path| HostCgroups::mounted().unwrap().exists(&format!("{}{path}", node.test_backend.cgroup())))
+        .find(|path| {
+            HostCgroups::mounted().expect("cgroups").exists(&format!("{}{path}", node.test_backend.cgroup()))
+        })
         .expect("the pod has a cgroup");
     assert_eq!(node.read("memory", path, "memory.limit_in_bytes", "memory.max"), (32 << 20).to_string());
     assert!(node.read("cpu", path, "cpu.cfs_quota_us", "cpu.max").starts_with("50000"));
@@ -206,7 +208,7 @@ async fn a_busy_pod_without_requests_leaves_the_processors_to_one_with_requests(
     let host = vk_pod_engine::host::Host::local("/").memory().unwrap();
     assert!(limit <= host - (1 << 30) && limit > host - (3 << 30), "{limit} of {host}");
     // Processor time of both classes, over some seconds.
-    let cgroups = HostCgroups::mounted().unwrap();
+    let cgroups = HostCgroups::mounted().expect("cgroups");
     let used = |class: &str| {
         let path = format!("{}/{class}", node.test_backend.cgroup());
         cgroups.usage(&path).and_then(|usage| usage.cpu_nanos).unwrap_or_default()
@@ -232,5 +234,5 @@ async fn a_busy_pod_without_requests_leaves_the_processors_to_one_with_requests(
 }
 
 fn v1() -> bool {
-    !HostCgroups::mounted().unwrap().is_unified()
+    !HostCgroups::mounted().expect("cgroups").is_unified()
 }

@@ -8,13 +8,11 @@ fn refusal(fields: &[&str]) -> ApiError {
 }
 
 fn events(effects: &[PodEffect]) -> Vec<&str> {
-    let event = |effect| match effect {
-        &PodEffect::RecordEvent(ref record) if record.reason == "StatusRefused" => {
-            Some(record.message.as_str())
-        }
+    let refusals = effects.iter().filter_map(|effect| match effect {
+        PodEffect::RecordEvent(record) if record.reason == "StatusRefused" => Some(record.message.as_str()),
         _ => None,
-    };
-    effects.iter().filter_map(event).collect()
+    });
+    refusals.collect()
 }
 
 fn removes(effect: &PodEffect) -> bool {

@@ -310,7 +310,9 @@ impl FakeClusters {
         assert_eq!(left.len(), 1, "only the owner ConfigMap may be left: {left:?}");
         self.lower_namespaces.remove(&below);
         self.log.push(format!("retire {below}"));
-        left.iter().for_each(|key| self.delete_lower(key));
+        for key in &left {
+            self.delete_lower(key);
+        }
         self.handle(Event::NamespaceRetired(below, Ok(())));
         true
     }

@@ -63,7 +63,7 @@ impl SeenDeletions {
             now + grace >= promised,
             "{} is killed {:?} before its grace period is over",
             server::uid(pod),
-            promised - (now + grace)
+            promised.saturating_sub(now + grace)
         );
     }
 }
