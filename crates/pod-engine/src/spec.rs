@@ -142,9 +142,8 @@ impl SandboxBuilder<'_> {
 
     /// The pod's cgroup; empty leaves it to the runtime.
     fn cgroup_parent(&self, reference: &PodRef) -> String {
-        let root = self.settings.cgroup_root.as_ref();
         let name = |root| pod_cgroup(root, CgroupDriver::of(self.runtime), qos(self.pod), &reference.uid);
-        root.map(|root| name(root)).unwrap_or_default()
+        self.settings.cgroup_root.as_deref().map(name).unwrap_or_default()
     }
 }
 
