@@ -36,13 +36,13 @@ fn account(cluster: &ControlPlane, folder: &TempDir, name: &str) -> PathBuf {
 }
 
 /// Starts the command with the published roles only, and waits until its node is Ready.
-async fn start(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, more: Value) -> Process {
+async fn start(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, more: &Value) -> Process {
     let process = launch(upper, lower, folder, NODE, more);
     becomes_ready(upper, NODE).await;
     process
 }
 
-fn launch(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, name: &str, more: Value) -> Process {
+fn launch(upper: &ControlPlane, lower: &ControlPlane, folder: &TempDir, name: &str, more: &Value) -> Process {
     let mut config = json!({"virtualNodes": true, "nodeSelector": {SITE: NODE}});
     config.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
     let path = folder.path().join("provider.json");
@@ -120,7 +120,7 @@ async fn the_published_roles_suffice_in_both_clusters() {
     let _nodes = mock_nodes(lower, NODE, 1);
     becomes_ready(lower, &format!("{NODE}-lower-0")).await;
     let folder = TempDir::new().unwrap();
-    let mut process = start(upper, lower, &folder, json!({})).await;
+    let mut process = start(upper, lower, &folder, &json!({})).await;
     approve(upper, NODE).await;
     let namespace = upper.namespace("rights").await.unwrap();
     let (above, below) =
@@ -147,7 +147,7 @@ async fn roles_in_single_lower_namespaces_suffice_for_their_pods() {
     let _nodes = mock_nodes(lower, NODE, 1);
     becomes_ready(lower, &format!("{NODE}-lower-0")).await;
     let folder = TempDir::new().unwrap();
-    let mut process = start(upper, lower, &folder, json!({"namespaces": {there.name(): here.name()}})).await;
+    let mut process = start(upper, lower, &folder, &json!({"namespaces": {there.name(): here.name()}})).await;
     approve(upper, NODE).await;
     lives(&above, &below).await;
     assert_eq!(process.stop(std::time::Duration::from_secs(15)).await.code, 0);
@@ -174,7 +174,7 @@ async fn nodes_that_the_provider_adds_act_as_themselves() {
     let _nodes = mock_nodes(lower, NODE, 1);
     becomes_ready(lower, &format!("{NODE}-lower-0")).await;
     let nodes = NODES.map(|name| json!({"name": name}));
-    let mut process = launch(upper, lower, &folder, "pools", json!({"nodes": nodes}));
+    let mut process = launch(upper, lower, &folder, "pools", &json!({"nodes": nodes}));
     for name in NODES {
         becomes_ready(upper, name).await;
     }

@@ -75,9 +75,8 @@ async fn waits_for_name(namespace: &TestNamespace<'_>, pod: &str) {
     };
     eventually(&format!("{pod} waits"), TIMEOUT, || async {
         let upper = namespace.upper.get(&format!("pods/{pod}")).await;
-        if namespace.lower.find(&format!("pods/{pod}")).await.is_some() {
-            panic!("{pod} was created below: {}", upper["spec"]);
-        }
+        let created = namespace.lower.find(&format!("pods/{pod}")).await.is_some();
+        assert!(!created, "{pod} was created below: {}", upper["spec"]);
         if held(&upper) { Ok(()) } else { Err(upper["status"].to_string()) }
     })
     .await;
