@@ -1,10 +1,6 @@
 //! What virtual nodes cost the API servers while nothing happens.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    env, fs,
-    time::Duration,
-};
+use std::{collections::BTreeMap, env, fs, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use serde_json::{Value, json};
