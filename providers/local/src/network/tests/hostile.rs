@@ -8,8 +8,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::{task::JoinSet, time::Instant};
-
 use super::*;
 use crate::namespace::run_inside_blocking;
 

@@ -129,7 +129,7 @@ async fn tensile_kube_foreign_lower_objects_are_neither_changed_nor_deleted() {
 
     furnish(&namespace, "settings", "password").await;
     namespace.upper.create("pods", &reader(pair, "reader", "settings", "password", false)).await;
-    let told = namespace.upper.wait_event("reader", &["NameConflict", "settings"]).await;
+    let told = namespace.upper.wait_event("reader", &["NameConflict", "not a copy of ours"]).await;
     assert_eq!(told["type"], "Warning", "{told}");
     namespace.upper.patch("configmaps/settings", &json!({"data": {"colour": "white"}})).await;
     namespace.upper.delete("secrets/password", None).await;

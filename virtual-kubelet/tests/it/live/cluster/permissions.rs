@@ -167,7 +167,7 @@ async fn nodes_that_the_provider_adds_act_as_themselves() {
     let text = text.replace("system:node:virtual-kubelet\n", "system:node:pool-a\n  - system:node:pool-b\n");
     let manifest = folder.path().join("rbac-impersonate.yaml");
     std::fs::write(&manifest, text).unwrap();
-    let admin = NamespaceClient::new(upper, "default");
+    let admin = NamespaceClient::new(upper, "kube-system");
     admin.kubectl(&["apply", "-f", manifest.to_str().unwrap()]).await;
     apply(upper, "rbac-cluster-upper.yaml").await;
     apply(lower, "rbac-cluster-lower.yaml").await;

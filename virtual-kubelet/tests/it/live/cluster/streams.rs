@@ -9,19 +9,20 @@ use vk_testing::{
 };
 
 use super::{
-    cluster_pair::ClusterPair,
+    cluster_pair::{ClusterPair, lower, upper},
     namespace_client::{NamespaceClient, TIMEOUT, text},
 };
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
 async fn admiralty_150_every_kubectl_verb_works_with_lower_pods() {
-    let pair = ClusterPair::common().await;
+    let (upper, lower) = (upper().await, lower().await);
+    let pair = ClusterPair::open(upper, lower, "verbs", 1, json!({"hostAccess": true}), &[]).await;
     pair.approve_certificate().await;
-    every_verb(pair).await;
+    every_verb(&pair).await;
 }
 
-/// Runs every verb with a pod on the virtual node of a pair.
+/// Runs every verb with a pod on the virtual node of a pair. `kubectl debug` adds the capability SYS_PTRACE, which needs `hostAccess`.
 pub(super) async fn every_verb(pair: &ClusterPair<'_>) {
     let crashing = [("run-for", "1s"), ("exit-code", "1"), ("restart-backoff", "1s")];
     let crashing: BTreeMap<String, String> =

@@ -75,8 +75,8 @@ async fn waits_for_name(namespace: &TestNamespace<'_>, pod: &str) {
     };
     eventually(&format!("{pod} waits"), TIMEOUT, || async {
         let upper = namespace.upper.get(&format!("pods/{pod}")).await;
-        let created = namespace.lower.find(&format!("pods/{pod}")).await.is_some();
-        assert!(!created, "{pod} was created below: {}", upper["spec"]);
+        let lower = namespace.lower.find(&format!("pods/{pod}")).await;
+        assert!(lower.is_none(), "{pod} was created below: {}", upper["spec"]);
         if held(&upper) { Ok(()) } else { Err(upper["status"].to_string()) }
     })
     .await;

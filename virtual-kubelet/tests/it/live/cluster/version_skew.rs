@@ -27,7 +27,7 @@ fn programs() -> std::path::PathBuf {
 async fn a_lower_cluster_of_1_33_runs_a_deployment() {
     let lower =
         &start_lower_with(Options { programs: Some(programs()), ..Options::with_controllers() }).await;
-    let pair = ClusterPair::open(upper().await, lower, "older", 2, json!({}), &[]).await;
+    let pair = ClusterPair::open(upper().await, lower, "older", 2, json!({"hostAccess": true}), &[]).await;
     let above = NamespaceClient::new(pair.upper, "default");
     let node = above.get(&format!("nodes/{}", pair.node)).await;
     let claimed = text(&node["status"]["nodeInfo"]["kubeletVersion"]).to_owned();
