@@ -54,7 +54,8 @@ impl VirtualNode {
     pub(super) async fn statuses(&self) -> Result<Vec<(PodRef, PodStatus)>> {
         let (mut certain, mut uncertain) = (Vec::new(), Vec::new());
         for (pod, lower) in self.own_pods() {
-            let (known, status) = (self.records.lock().get(&pod), self.report(&pod, &lower));
+            let known = self.records.lock().get(&pod);
+            let status = self.report(&pod, &lower);
             if needs_confirmation(&known, &lower, &status) {
                 uncertain.push(pod);
             } else {

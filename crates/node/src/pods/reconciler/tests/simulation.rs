@@ -348,7 +348,7 @@ impl World {
         if self.checks == Checks::Full && seen == ("Failed", Some("OutOfcpu"), State::Gone) {
             return;
         }
-        let refusal = server::refusal(pod);
+        let refusal = server::status_rejection(pod);
         if refusal == Refusal::Unnamed {
             return;
         }

@@ -40,7 +40,7 @@ pub(super) enum Fate {
 
 /// What the API server refuses of a pod's status, though the controller has no reason to expect it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum StatusRejection {
     Nothing,
     /// Its address, by name.
     Named,
@@ -78,11 +78,11 @@ pub(super) fn fate(pod: &Pod) -> Fate {
     }
 }
 
-pub(super) fn refusal(pod: &Pod) -> Refusal {
+pub(super) fn status_rejection(pod: &Pod) -> StatusRejection {
     match label(pod, "refusal").as_deref() {
-        Some("named") => Refusal::Named,
-        Some("unnamed") => Refusal::Unnamed,
-        _ => Refusal::Nothing,
+        Some("named") => StatusRejection::Named,
+        Some("unnamed") => StatusRejection::Unnamed,
+        _ => StatusRejection::Nothing,
     }
 }
 
@@ -221,12 +221,12 @@ impl Server {
             return Err(Error::new(Kind::Replaced, "another UID"));
         }
         match refusal(pod) {
-            Refusal::Unnamed => return Err(Error::new(Kind::Invalid, "as scheduled")),
-            Refusal::Named if !body["status"]["podIP"].is_null() => {
+            StatusRejection::Unnamed => return Err(Error::new(Kind::Invalid, "as scheduled")),
+            StatusRejection::Named if !body["status"]["podIP"].is_null() => {
                 let fields = vec!["status.podIPs[0].ip".to_owned()];
                 return Err(Error { fields, ..Error::new(Kind::Invalid, "as scheduled") });
             }
-            Refusal::Named | Refusal::Nothing => self.writes += 1,
+            StatusRejection::Named | StatusRejection::Nothing => self.writes += 1,
         }
         for key in body["metadata"].as_object().expect("metadata").keys() {
             assert!(matches!(key.as_str(), "uid" | "annotations"), "a status write changes metadata.{key}");
