@@ -31,7 +31,7 @@ use self::{
     backend::{Backend, STRANGER, State, UNWELCOME},
     deletions::SeenDeletions,
     executor::CallInFlight,
-    server::{FOREIGN, Fate, Refusal, Server},
+    server::{FOREIGN, Fate, Server, StatusRejection},
 };
 use crate::pods::{
     Policy,
@@ -349,7 +349,7 @@ impl World {
             return;
         }
         let refusal = server::status_rejection(pod);
-        if refusal == Refusal::Unnamed {
+        if refusal == StatusRejection::Unnamed {
             return;
         }
         match server::fate(pod) {
@@ -360,7 +360,11 @@ impl World {
                 let ready = status.conditions.iter().flatten().find(|one| one.type_ == "Ready");
                 assert_eq!(ready.map(|one| one.status.as_str()), Some("True"), "{name} ({uid}) is Ready");
                 let has_address = status.pod_ip.as_deref() == Some("10.1.0.1");
-                assert!(has_address || refusal == Refusal::Named, "{name} ({uid}): {:?}", status.pod_ip);
+                assert!(
+                    has_address || refusal == StatusRejection::Named,
+                    "{name} ({uid}): {:?}",
+                    status.pod_ip
+                );
                 let own = status.conditions.iter().flatten().filter(|one| one.type_.starts_with("sim."));
                 let own: Vec<(&str, &str)> = own.map(|one| (&*one.type_, &*one.status)).collect();
                 assert_eq!(own, [(server::AT_WORK, "True")], "{name} ({uid}) has the provider's conditions");

@@ -220,7 +220,7 @@ impl Server {
         if body["metadata"]["uid"] != uid(pod) {
             return Err(Error::new(Kind::Replaced, "another UID"));
         }
-        match refusal(pod) {
+        match status_rejection(pod) {
             StatusRejection::Unnamed => return Err(Error::new(Kind::Invalid, "as scheduled")),
             StatusRejection::Named if !body["status"]["podIP"].is_null() => {
                 let fields = vec!["status.podIPs[0].ip".to_owned()];
