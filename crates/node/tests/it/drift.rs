@@ -27,7 +27,7 @@ async fn overwritten_fields_are_restored(who: Who) {
     .await;
     test.patch_status(json!({"status": {"addresses": [{"$patch": "replace"}]}})).await;
     test.wait_for("the addresses", |node| {
-        node.status.clone().unwrap().addresses.is_some_and(|all| all.len() == 2)
+        node.status.clone().unwrap().addresses.is_some_and(|all| all.len() == 1)
     })
     .await;
 }

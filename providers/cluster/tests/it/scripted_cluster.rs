@@ -175,9 +175,13 @@ impl ScriptedCluster {
             return ScriptedAnswer::Text(200, "ok".to_owned());
         }
         if request.method == Method::POST {
-            let kind = if path.ends_with("/pods") { "Pod" } else { "ConfigMap" };
+            let kind = match path.rsplit('/').next() {
+                Some("pods") => "Pod",
+                Some("serviceaccounts") => "ServiceAccount",
+                _ => "ConfigMap",
+            };
             return answer(
-                &json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "made", "uid": "m1"}}),
+                &json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "made", "uid": "m1", "resourceVersion": "100"}}),
             );
         }
         match self.live.get(path) {

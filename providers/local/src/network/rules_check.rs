@@ -1,9 +1,13 @@
 //! Puts the rules back when somebody else removes them, as `nft flush ruleset` or the restart of a firewall does.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
 
 use super::{
-    Error, Inner, Network, blocking, bridge,
+    Error, Inner, Network, bridge,
     link::RouteSocket,
     nft::{self, Family},
     rules,
@@ -16,27 +20,42 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 impl Network {
     /// Puts the rules back when somebody else removes them. Never returns.
+    ///
+    /// It has a thread of its own, which waits nearly always: in the pool of blocking threads it would keep one of them from
+    /// everybody else on a machine without room for more.
     pub async fn maintain_rules(&self) {
+        loop {
+            // The thread ends, at the latest after a period, when this future is dropped.
+            let (stop, stopped) = mpsc::channel();
+            let inner = self.0.clone();
+            let thread = thread::Builder::new().name("vk-nftables".to_owned());
+            match thread.spawn(move || inner.maintain_rules(&stopped)) {
+                Ok(_) => std::future::pending::<()>().await,
+                Err(error) => {
+                    tracing::debug!(%error, "cannot start the thread that checks the rules of the pod network");
+                }
+            }
+            drop(stop);
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+}
+
+impl Inner {
+    fn maintain_rules(&self, stopped: &mpsc::Receiver<()>) {
         let changes = nft::changes().inspect_err(|error| {
             tracing::debug!(%error, "changes of nftables are not announced: the rules are checked periodically");
         });
-        let changes = changes.ok().map(Arc::new);
         loop {
-            let inner = self.0.clone();
-            if let Err(error) = blocking(move || inner.check_rules()).await {
-                tracing::warn!(bridge = self.bridge(), %error, "checking the rules of the pod network failed");
+            if let Err(error) = self.check_rules() {
+                tracing::warn!(bridge = self.bridge, %error, "checking the rules of the pod network failed");
             }
-            tokio::time::sleep(PAUSE).await;
-            let waited = if let Some(changes) = changes.clone() {
-                let failed = Error::kernel("wait for changes of nftables");
-                blocking(move || changes.wait(PERIOD).map_err(failed)).await
-            } else {
-                tokio::time::sleep(PERIOD).await;
-                Ok(())
-            };
-            if let Err(error) = waited {
-                tracing::debug!(%error, "changes of nftables are not announced");
-                tokio::time::sleep(PERIOD).await;
+            if stopped.recv_timeout(PAUSE) == Err(RecvTimeoutError::Disconnected) {
+                return;
+            }
+            let waited = changes.as_ref().is_ok_and(|changes| changes.wait(PERIOD).is_ok());
+            if !waited && stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Disconnected) {
+                return;
             }
         }
     }

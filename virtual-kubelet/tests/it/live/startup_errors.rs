@@ -58,7 +58,7 @@ async fn an_api_server_that_hangs_up_and_then_is_silent_is_reported_with_what_it
     // The kernel takes further connections, and nobody answers.
     drop(listener.accept().unwrap());
     let outcome = process.end(Duration::from_secs(10)).await;
-    outcome.refused(1, &[&[&server, "connection", "--startup-timeout"]]);
+    outcome.refused(1, &[&[&server, "--startup-timeout"]]);
     assert!(!outcome.stderr.contains("did not answer"), "{outcome:#?}");
 }
 
