@@ -174,14 +174,18 @@ impl ScriptedCluster {
         if path == "/readyz" {
             return ScriptedAnswer::Text(200, "ok".to_owned());
         }
-        if request.method == Method::POST {
-            let kind = match path.rsplit('/').next() {
-                Some("pods") => "Pod",
-                Some("serviceaccounts") => "ServiceAccount",
-                _ => "ConfigMap",
+        // The account of pods is there already.
+        if path.contains("/serviceaccounts") {
+            return match request.method {
+                Method::POST => status(409, "AlreadyExists", "already exists"),
+                _ => answer(&json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                    "metadata": {"namespace": "web", "name": "account", "uid": "s1", "resourceVersion": "5"}})),
             };
+        }
+        if request.method == Method::POST {
+            let kind = if path.ends_with("/pods") { "Pod" } else { "ConfigMap" };
             return answer(
-                &json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "made", "uid": "m1", "resourceVersion": "100"}}),
+                &json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "made", "uid": "m1"}}),
             );
         }
         match self.live.get(path) {
