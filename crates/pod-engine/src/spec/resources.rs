@@ -72,7 +72,7 @@ pub(super) fn of_sandbox(spec: &PodSpec, features: &HostFeatures) -> Resources {
     limits(requests.get("cpu").copied(), most.get("cpu").copied(), most.get("memory").copied(), features)
 }
 
-/// The limits of a pod's own cgroup. They are not what a kubelet tells the runtime about the sandbox ([`of_sandbox`]): quota and
+/// The limits of a pod's own cgroup. They are not what a kubelet tells the runtime about the sandbox (`of_sandbox`): quota and
 /// memory limit hold for the pod as a whole only if every container has one, or the pod itself. Otherwise a container without a
 /// limit would be throttled or killed by those of its neighbours.
 pub fn pod_limits(pod: &Pod, features: &HostFeatures) -> Resources {
