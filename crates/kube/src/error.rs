@@ -2,6 +2,9 @@
 
 use std::{fmt, time::Duration};
 
+/// The longest wait that a server can ask for, in seconds: a proxy's maintenance page must not make a node deaf for a day.
+const MAX_RETRY_AFTER: u32 = 60;
+
 /// Why a call failed. Cheap to clone, so that state machines can hold it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -108,7 +111,7 @@ impl From<kube::Error> for Error {
             500.. => Kind::Server,
             _ => Kind::Invalid,
         };
-        let seconds = details.map_or(0, |details| details.retry_after_seconds);
+        let seconds = details.map_or(0, |details| details.retry_after_seconds.min(MAX_RETRY_AFTER));
         let causes = details.into_iter().flat_map(|details| &details.causes);
         let fields = causes.map(|cause| cause.field.clone()).filter(|field| !field.is_empty()).collect();
         Self {
@@ -195,5 +198,13 @@ mod tests {
         let mut busy = status(429, "TooManyRequests");
         busy.details = Some(details(serde_json::json!({"retryAfterSeconds": 7})));
         assert_eq!(Error::from(kube::Error::Api(busy.boxed())).retry_after, Some(Duration::from_secs(7)));
+    }
+
+    #[test]
+    fn nobody_can_make_us_wait_for_longer_than_a_minute() {
+        let mut maintenance = status(503, "ServiceUnavailable");
+        maintenance.details = Some(details(serde_json::json!({"retryAfterSeconds": 86_400})));
+        let error = Error::from(kube::Error::Api(maintenance.boxed()));
+        assert_eq!(error.retry_after, Some(Duration::from_mins(1)));
     }
 }

@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::{PodSpec, Toleration, Volume};
 use serde::Deserialize;
 
-use super::{ApiAccess, Rejection};
+use super::{ApiAccess, Rejection, pod_security::restricted_kind};
 
 /// Taints that every cluster sets on lost nodes. How long a pod stays bound to such a node concerns nobody else.
 const LOST_NODE: [&str; 2] = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"];
@@ -22,7 +22,8 @@ pub struct AllowedChoices {
     pub runtime_classes: Vec<String>,
     /// Tolerations. Each allows those that tolerate no more than it does.
     pub tolerations: Vec<Toleration>,
-    /// Drivers of inline CSI volumes and of flexVolumes. Their parameters can name objects of the lower cluster.
+    /// Drivers of inline CSI volumes and of flexVolumes, and kinds of disks and shares such as `nfs`. Their parameters can name
+    /// what belongs to others in the lower cluster.
     pub volume_drivers: Vec<String>,
 }
 
@@ -65,15 +66,16 @@ impl AllowedChoices {
 
     fn check_driver(&self, volume: &Volume) -> Result<(), Rejection> {
         let csi = volume.csi.as_ref().map(|source| &source.driver);
-        let Some(driver) = csi.or_else(|| volume.flex_volume.as_ref().map(|source| &source.driver)) else {
+        let driver = csi.or_else(|| volume.flex_volume.as_ref().map(|source| &source.driver)).cloned();
+        // Disks and shares are reached with the credentials and the address of the lower machines. `hostAccess` decides about
+        // hostPath.
+        let kind = || restricted_kind(volume).filter(|kind| kind != "hostPath");
+        let Some(driver) = driver.or_else(kind).filter(|driver| !self.volume_drivers.contains(driver)) else {
             return Ok(());
         };
-        if self.volume_drivers.contains(driver) {
-            return Ok(());
-        }
         Err(Rejection(format!(
-            "volume {} (driver {driver}): its parameters can name objects of the lower cluster: use a claim, or add the driver to \
-             `allow.volumeDrivers` in the configuration of the provider",
+            "volume {} ({driver}): its parameters can name what belongs to others in the lower cluster: use a claim, or add \
+             {driver} to `allow.volumeDrivers` in the configuration of the provider",
             volume.name
         )))
     }

@@ -182,7 +182,7 @@ fn check_pod_restricted(spec: &PodSpec, violations: &mut Vec<String>) {
 }
 
 /// The kind of a volume that a restricted pod may not have. By JSON names, because API versions have different kinds.
-fn restricted_kind(volume: &Volume) -> Option<String> {
+pub(super) fn restricted_kind(volume: &Volume) -> Option<String> {
     let value = serde_json::to_value(volume).ok()?;
     let mut kinds = value.as_object()?.keys().filter(|key| *key != "name");
     kinds.find(|kind| !RESTRICTED_VOLUMES.contains(&kind.as_str())).cloned()

@@ -40,6 +40,30 @@ pub(super) fn mapped(pairs: &[(&str, &str)]) -> TranslationPolicy {
 }
 
 /// A policy that allows what samples contain.
+/// The driver `d`, and all kinds of disks and shares.
+const DRIVERS: [&str; 20] = [
+    "d",
+    "awsElasticBlockStore",
+    "azureDisk",
+    "azureFile",
+    "cephfs",
+    "cinder",
+    "fc",
+    "flocker",
+    "gcePersistentDisk",
+    "gitRepo",
+    "glusterfs",
+    "iscsi",
+    "nfs",
+    "photonPersistentDisk",
+    "portworxVolume",
+    "quobyte",
+    "rbd",
+    "scaleIO",
+    "storageos",
+    "vsphereVolume",
+];
+
 pub(super) fn permissive() -> TranslationPolicy {
     let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
     TranslationPolicy {
@@ -56,7 +80,7 @@ pub(super) fn permissive() -> TranslationPolicy {
                 serde_json::from_value(json!({"key": "below", "operator": "Exists"})).unwrap(),
                 serde_json::from_value(json!({"key": "spot", "operator": "Exists"})).unwrap(),
             ],
-            volume_drivers: names(&["d"]),
+            volume_drivers: names(&DRIVERS),
         },
         ..TranslationPolicy::default()
     }
@@ -244,6 +268,10 @@ fn volumes_that_lead_to_objects_of_the_lower_cluster_are_rejected() {
     for (source, words) in [
         (json!({"csi": {"driver": "secrets-store.csi.k8s.io"}}), "`allow.volumeDrivers`"),
         (json!({"flexVolume": {"driver": "x"}}), "`allow.volumeDrivers`"),
+        // By the credentials and the address of the lower machines.
+        (json!({"gcePersistentDisk": {"pdName": "of another tenant"}}), "`allow.volumeDrivers`"),
+        (json!({"glusterfs": {"endpoints": "e", "path": "p"}}), "`allow.volumeDrivers`"),
+        (json!({"nfs": {"path": "/p", "server": "s"}}), "`allow.volumeDrivers`"),
         (
             json!({"projected": {"sources": [{"clusterTrustBundle": {"name": "b", "path": "p"}}]}}),
             "trust bundles",

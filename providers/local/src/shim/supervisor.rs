@@ -141,6 +141,8 @@ struct ContainerSupervisor {
     /// The write end of the container's stdin, while it is open; `None` with a terminal.
     stdin: Option<OwnedFd>,
     pid: i32,
+    /// It was reaped: its number may be another process' by now.
+    exited: bool,
     /// Start time of the process, in clock ticks.
     ticks: Option<u64>,
     started: Timestamp,
@@ -190,6 +192,7 @@ impl ContainerSupervisor {
             output,
             stdin: None,
             pid: 0,
+            exited: false,
             ticks: None,
             started,
             log_error: None,
@@ -293,6 +296,7 @@ impl ContainerSupervisor {
 
     /// Cleans up after the container exited: no process is left, and all output is logged.
     fn finish(&mut self, code: i32) {
+        self.exited = true;
         let oom = self
             .launch
             .cgroup

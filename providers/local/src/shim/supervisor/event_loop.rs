@@ -220,6 +220,9 @@ impl ContainerSupervisor {
     }
 
     fn signal(&self, number: i32) -> Result<(), String> {
+        if self.exited {
+            return Ok(());
+        }
         match sys::process::signal(self.pid, number) {
             Ok(()) => Ok(()),
             // It has exited and was not reaped yet.
@@ -230,6 +233,9 @@ impl ContainerSupervisor {
 
     /// Starts a command.
     fn exec(&mut self, command: Vec<String>, streams: Streams) -> std::io::Result<ConnectionState> {
+        if self.exited {
+            return Err(std::io::Error::other("the container has exited"));
+        }
         let mut given = PassedFds::default();
         let (helper, ends) = if streams.tty {
             given.terminal = true;
