@@ -159,7 +159,7 @@ async fn admitted(pods: &Objects<Pod>, pod: &Value) -> Result<Result<(), String>
 fn translated(pod: &Value, level: PodSecurity) -> Result<(), String> {
     let mut upper: Pod = serde_json::from_value(pod.clone()).unwrap();
     (upper.metadata.namespace, upper.metadata.uid) = (Some("n".to_owned()), Some("u".to_owned()));
-    let drivers = vec!["a/d".to_owned(), "a.d".to_owned()];
+    let drivers = ["nfs", "iscsi", "a/d", "a.d"].map(str::to_owned).to_vec();
     let allowed = AllowedChoices { volume_drivers: drivers, ..AllowedChoices::default() };
     let policy = TranslationPolicy { pod_security: level, allowed, ..TranslationPolicy::default() };
     let owner = OwnerId { origin: "o".to_owned(), node: "n".to_owned() };
