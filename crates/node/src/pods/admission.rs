@@ -115,9 +115,20 @@ impl ResourceLedger {
         Self { checks, daemon_sets, ..Self::default() }
     }
 
-    /// Decides about a pod, and books its resources if it is admitted. One that was admitted `before` is not checked again.
-    pub fn admit(&mut self, uid: &Arc<str>, pod: &Pod, before: bool, node: &Node) -> AdmissionVerdict {
-        if let Some(refused) = self.daemon_sets.filter(|_| is_of_daemon_set(pod)) {
+    /// Decides about a pod, and books its resources if it is admitted.
+    pub fn admit(&mut self, uid: &Arc<str>, pod: &Pod, node: &Node) -> AdmissionVerdict {
+        if self.checks != Checks::Off && !self.is_excluded(pod) {
+            let verdict = self.judge(uid, pod, node);
+            if verdict != AdmissionVerdict::Admitted {
+                return verdict;
+            }
+        }
+        self.readmit(uid, pod)
+    }
+
+    /// Books the resources of a pod that was admitted before: it is not checked again, whatever the Node says now.
+    pub fn readmit(&mut self, uid: &Arc<str>, pod: &Pod) -> AdmissionVerdict {
+        if let Some(refused) = self.daemon_sets.filter(|_| self.is_excluded(pod)) {
             let message = "this node does not run pods of DaemonSets";
             return AdmissionVerdict::Rejected {
                 reason: "DaemonSetNotSupported".to_owned(),
@@ -125,14 +136,13 @@ impl ResourceLedger {
                 refused,
             };
         }
-        if !before && self.checks != Checks::Off {
-            let verdict = self.judge(uid, pod, node);
-            if verdict != AdmissionVerdict::Admitted {
-                return verdict;
-            }
-        }
         self.claim(uid, pod);
         AdmissionVerdict::Admitted
+    }
+
+    /// Whether the pod is of a DaemonSet, where those do not run.
+    fn is_excluded(&self, pod: &Pod) -> bool {
+        self.daemon_sets.is_some() && is_of_daemon_set(pod)
     }
 
     fn judge(&self, uid: &str, pod: &Pod, node: &Node) -> AdmissionVerdict {

@@ -170,7 +170,7 @@ impl Worker {
     pub(super) fn deadline(&self, now: Duration, policy: &Policy) -> Option<Duration> {
         let force = self.termination.force_at(policy.force_after);
         let force = force.filter(|at| *at > now && self.desired.is_terminating() && self.may_run());
-        let refresh = self.refresh.deadline().filter(|_| self.backend.is_present());
+        let refresh = self.refresh.deadline().filter(|_| !self.backend.is_unknown());
         let expiry = self.desired.expires_at().filter(|at| *at > now && self.failure.is_none());
         let (call, write) = (self.calls.deadline(now), self.writer.deadline(now));
         [call, write, refresh, force, expiry].into_iter().flatten().min()
@@ -336,7 +336,7 @@ impl Worker {
     fn reconcile(&mut self, cx: &mut WorkerContext<'_>) {
         self.expire(cx);
         self.call_provider(cx);
-        if self.backend.is_present()
+        if !self.backend.is_unknown()
             && let Some(id) = self.refresh.start(cx.now.elapsed, cx.ids)
         {
             cx.effects.push(PodEffect::ReadStatus { id, pod: self.pod.clone() });

@@ -40,7 +40,11 @@ impl NodeAdmission {
         pod: &Pod,
         admitted_before: bool,
     ) -> Option<AdmissionVerdict> {
-        let verdict = self.ledger.admit(uid, pod, admitted_before, self.node.as_ref()?);
+        if admitted_before {
+            // At once, also while the Node is unknown: a pod that comes later must not get its room.
+            return Some(self.ledger.readmit(uid, pod));
+        }
+        let verdict = self.ledger.admit(uid, pod, self.node.as_ref()?);
         (!verdict.may_be_outdated()).then_some(verdict)
     }
 
@@ -52,11 +56,14 @@ impl NodeAdmission {
         admitted_before: bool,
         node: Result<Box<Node>, ApiError>,
     ) -> AdmissionVerdict {
+        if admitted_before {
+            return self.ledger.readmit(uid, pod);
+        }
         match (node, &self.node) {
-            (Ok(node), _) => self.ledger.admit(uid, pod, admitted_before, &node),
+            (Ok(node), _) => self.ledger.admit(uid, pod, &node),
             (Err(error), Some(known)) => {
                 warn!(%error, "cannot read the Node: deciding by its last known version");
-                self.ledger.admit(uid, pod, admitted_before, known)
+                self.ledger.admit(uid, pod, known)
             }
             (Err(error), None) => {
                 warn!(%error, "cannot read the Node: the pod is admitted without a check");

@@ -34,7 +34,7 @@ fn asking(requests: Value) -> Pod {
 }
 
 fn verdict(ledger: &mut ResourceLedger, uid: &str, pod: &Pod) -> Result<(), (String, String)> {
-    match ledger.admit(&uid.into(), pod, false, &node(json!({}))) {
+    match ledger.admit(&uid.into(), pod, &node(json!({}))) {
         AdmissionVerdict::Admitted => Ok(()),
         AdmissionVerdict::Rejected { reason, message, .. } => Err((reason, message)),
     }
@@ -42,7 +42,7 @@ fn verdict(ledger: &mut ResourceLedger, uid: &str, pod: &Pod) -> Result<(), (Str
 
 fn reason(spec: Value, node: &Node) -> Option<String> {
     let mut ledger = ResourceLedger::new(Checks::Full, None);
-    match ledger.admit(&"u".into(), &pod(spec), false, node) {
+    match ledger.admit(&"u".into(), &pod(spec), node) {
         AdmissionVerdict::Admitted => None,
         AdmissionVerdict::Rejected { reason, .. } => Some(reason),
     }
@@ -200,10 +200,8 @@ fn an_elastic_node_asks_only_where_a_pod_wants_to_be() {
 fn a_pod_that_was_admitted_before_is_not_asked_again() {
     let mut ledger = ResourceLedger::new(Checks::Full, None);
     let large = asking(json!({"cpu": "100"}));
-    let verdict_of =
-        |ledger: &mut ResourceLedger, before| ledger.admit(&"a".into(), &large, before, &node(json!({})));
-    assert_ne!(verdict_of(&mut ledger, false), AdmissionVerdict::Admitted);
-    assert_eq!(verdict_of(&mut ledger, true), AdmissionVerdict::Admitted);
+    assert_ne!(verdict(&mut ledger, "a", &large), Ok(()));
+    assert_eq!(ledger.readmit(&"a".into(), &large), AdmissionVerdict::Admitted);
     assert_eq!(verdict(&mut ledger, "b", &asking(json!({"cpu": "1"}))).expect_err("all taken").0, "OutOfcpu");
 }
 
@@ -216,14 +214,28 @@ fn pods_of_daemon_sets_are_left_out_where_that_is_wanted() {
         serde_json::from_value(pod).expect("a pod")
     };
     let mut ledger = ResourceLedger::new(Checks::Off, Some(RejectionPolicy::Hold));
-    let verdict = ledger.admit(&"a".into(), &owned("DaemonSet"), true, &node(json!({})));
+    let readmitted = ledger.readmit(&"a".into(), &owned("DaemonSet"));
     assert!(
-        matches!(&verdict, AdmissionVerdict::Rejected { reason, refused: RejectionPolicy::Hold, .. } if reason == "DaemonSetNotSupported"),
-        "{verdict:?}"
+        matches!(&readmitted, AdmissionVerdict::Rejected { reason, refused: RejectionPolicy::Hold, .. } if reason == "DaemonSetNotSupported"),
+        "{readmitted:?}"
     );
     assert_eq!(
-        ledger.admit(&"b".into(), &owned("ReplicaSet"), false, &node(json!({}))),
-        AdmissionVerdict::Admitted
+        verdict(&mut ledger, "b", &owned("DaemonSet")).expect_err("left out").0,
+        "DaemonSetNotSupported"
+    );
+    assert_eq!(verdict(&mut ledger, "b", &owned("ReplicaSet")), Ok(()));
+}
+
+#[test]
+fn a_pod_that_was_admitted_before_has_its_room_also_while_the_node_is_not_known() {
+    let mut admission = NodeAdmission::new(Checks::Full, None);
+    let large = asking(json!({"cpu": "3"}));
+    assert_eq!(admission.admit(&"new".into(), &large, false), None, "the Node must be read");
+    assert_eq!(admission.admit(&"old".into(), &large, true), Some(AdmissionVerdict::Admitted));
+    let verdict = admission.admit_with(&"new".into(), &large, false, Ok(Box::new(node(json!({})))));
+    assert!(
+        matches!(&verdict, AdmissionVerdict::Rejected { reason, .. } if reason == "OutOfcpu"),
+        "{verdict:?}"
     );
 }
 

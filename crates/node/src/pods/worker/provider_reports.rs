@@ -32,6 +32,10 @@ impl Worker {
     }
 
     pub(super) fn status_pushed(&mut self, cx: &mut WorkerContext<'_>, status: Box<PodStatus>) {
+        if self.backend.is_absent() && self.failure.is_some() {
+            // It may be older than the answer that the provider has nothing of the pod: only a read can tell.
+            return self.refresh.request(cx.now.elapsed);
+        }
         self.backend.touch(cx.now.elapsed);
         self.refresh.supersede();
         let stopped = self.termination.is_accepted() && status::all_ended(&status);
@@ -125,7 +129,7 @@ impl Worker {
                 }
             }
         }
-        if !self.may_run() && self.desired.is_terminating() {
+        if self.backend.is_absent() || (!self.may_run() && self.desired.is_terminating()) {
             self.refresh.stop();
         }
     }

@@ -53,7 +53,7 @@ impl Worker {
     }
 
     /// The API server refuses a status. What it names is left out; if it names nothing that can be, the status is tried
-    /// again later, unless the pod is to be removed: then it is removed without it.
+    /// again later; a pod that is to be removed is removed without it after some attempts.
     pub(super) fn status_refused(
         &mut self,
         cx: &mut WorkerContext<'_>,
@@ -74,8 +74,7 @@ impl Worker {
         self.writer.failed(cx.now.elapsed, error.retry_after, cx.rng);
         let consequence = if !left_out.is_empty() {
             format!("{} is left out", left_out.join(", "))
-        } else if last {
-            self.writer.abandon_status();
+        } else if last && self.writer.refuse_last() {
             "the pod is removed without it".to_owned()
         } else if first {
             "trying again".to_owned()

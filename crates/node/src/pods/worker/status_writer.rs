@@ -14,6 +14,8 @@ use crate::pods::{
 
 /// The longest delay between two attempts.
 const LARGEST_DELAY: Duration = Duration::from_secs(10);
+/// How often the last status of a pod is sent to an API server that refuses it.
+const LAST_STATUS_ATTEMPTS: u32 = 3;
 
 #[derive(Debug)]
 enum State {
@@ -58,8 +60,8 @@ pub(super) struct StatusWriter {
     invalid: Vec<String>,
     /// What the API server refused, until it changes.
     refused: Vec<(StatusPart, ValueDigest)>,
-    /// The API server refuses the last status of a pod that is to be removed.
-    abandoned: bool,
+    /// How often the API server has refused the last status of a pod that is to be removed.
+    last_refusals: u32,
     removed: bool,
 }
 
@@ -75,7 +77,7 @@ impl StatusWriter {
             sent_phase: None,
             invalid: Vec::new(),
             refused: Vec::new(),
-            abandoned: false,
+            last_refusals: 0,
             removed: false,
         }
     }
@@ -136,14 +138,18 @@ impl StatusWriter {
         self.refused.iter().map(|(part, _)| *part).collect()
     }
 
-    /// The last status of the pod is not written any more.
-    pub(super) fn abandon_status(&mut self) {
-        self.abandoned = true;
-        self.retry.succeeded();
+    /// The API server refuses the last status of a pod that is to be removed. Returns whether it is given up: not after one
+    /// answer, which may be that of a proxy or a webhook, because nobody would learn the exit codes of the pod.
+    pub(super) fn refuse_last(&mut self) -> bool {
+        self.last_refusals += 1;
+        if self.is_status_abandoned() {
+            self.retry.succeeded();
+        }
+        self.is_status_abandoned()
     }
 
     pub(super) fn is_status_abandoned(&self) -> bool {
-        self.abandoned
+        self.last_refusals >= LAST_STATUS_ATTEMPTS
     }
 
     /// Whether the API server has this status.

@@ -289,6 +289,25 @@ fn a_read_that_began_before_the_pod_was_gone_does_not_bring_it_back() {
 }
 
 #[test]
+fn a_report_from_before_the_pod_was_lost_does_not_bring_it_back() {
+    let gone = || ProviderFailure { kind: Kind::NotFound, message: "no such pod".to_owned() };
+    let mut once = Pod::clone(&pod());
+    once.spec.as_mut().unwrap().restart_policy = Some("Never".to_owned());
+    let mut fixture = Fixture::new();
+    fixture.handle(Event::Applied(Arc::new(once)));
+    fixture.called(Ok(()));
+    assert!(write_of(&fixture.was_read(Ok(running()))).is_some(), "a write, which takes its time");
+    assert!(has(&fixture.handle(Event::StatusChanged), reads));
+    fixture.was_read(Err(gone()));
+    let effects = fixture.handle(Event::StatusReported(Box::new(running())));
+    assert!(grace_of(&effects).is_none() && has(&effects, reads), "only a read can tell: {effects:?}");
+    assert!(grace_of(&fixture.was_read(Err(gone()))).is_none());
+    fixture.wrote(Err(ApiError::new(ApiKind::Timeout, "no")));
+    let patch = write_of(&fixture.tick()).expect("another write");
+    assert_eq!(patch.status().phase.as_deref(), Some("Failed"));
+}
+
+#[test]
 fn a_pod_that_is_resized_before_it_was_created_is_created_with_the_resources_of_its_admission() {
     let sized = |cpu: &str, generation: u64, status: Value| -> Arc<Pod> {
         let mut pod = json!(*pod());

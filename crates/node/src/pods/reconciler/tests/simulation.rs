@@ -459,12 +459,13 @@ fn after_any_storm_of_faults_the_api_server_and_the_backend_agree_and_nothing_wa
             }
         }
     };
-    let failed = std::thread::scope(|scope| {
+    let mut failed: Vec<u64> = std::thread::scope(|scope| {
         let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        all.into_iter().filter_map(|one| one.join().expect("a thread that catches panics")).min()
+        all.into_iter().filter_map(|one| one.join().expect("a thread that catches panics")).collect()
     });
-    if let Some(seed) = failed {
+    failed.sort_unstable();
+    if let Some(&seed) = failed.first() {
         let trace = simulate(seed, true).expect_err("a seed fails every time");
-        panic!("seed {seed} failed; its trace:\n{trace}\nreplay with VK_SEED={seed}");
+        panic!("the seeds {failed:?} failed; the trace of {seed}:\n{trace}\nreplay with VK_SEED={seed}");
     }
 }

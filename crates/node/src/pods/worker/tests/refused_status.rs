@@ -91,8 +91,14 @@ fn annotations_of_the_provider_that_are_refused_are_dropped() {
 }
 
 #[test]
-fn a_refused_status_does_not_keep_a_pod_that_is_to_be_removed() {
+fn a_status_that_is_refused_three_times_does_not_keep_a_pod_that_is_to_be_removed() {
     let mut fixture = stopped();
+    let effects = fixture.wrote(Err(refusal(&[])));
+    assert_eq!(events(&effects), ["the API server refuses the status of the pod, trying again: no"]);
+    assert!(!has(&effects, removes), "one answer gives up no exit codes: {effects:?}");
+    assert!(write_of(&fixture.tick()).is_some());
+    fixture.wrote(Err(refusal(&[])));
+    assert!(write_of(&fixture.tick()).is_some());
     let effects = fixture.wrote(Err(refusal(&[])));
     assert_eq!(
         events(&effects),
@@ -109,6 +115,11 @@ fn a_pod_leaves_with_what_the_api_server_accepts_of_its_last_status() {
     let body = sent(&patch);
     assert_eq!((&body["phase"], body.get("containerStatuses")), (&json!("Failed"), None));
     // Whatever comes next: each refusal leaves out more, or nothing is left to leave out.
-    fixture.wrote(Err(refusal(&["status.phase", "status.containerStatuses[0].user.linux.uid"])));
-    assert!(fixture.write.is_some(), "the removal follows at once");
+    let rest = ["status.phase", "status.containerStatuses[0].user.linux.uid"];
+    fixture.wrote(Err(refusal(&rest)));
+    for _ in 0..2 {
+        assert!(write_of(&fixture.tick()).is_some(), "another attempt");
+        fixture.wrote(Err(refusal(&rest)));
+    }
+    assert!(fixture.write.is_some(), "the removal follows");
 }
