@@ -238,7 +238,9 @@ impl ReplicaSimulation {
         }
         if !lost {
             let answered = (!given_up).then_some(back);
-            self.schedule(self.now + way, Scheduled::Arrive(one, run, action, answered));
+            // What was sent in the storm takes effect in it: the recovery counts from the last change of the lease.
+            let arrival = if stormy { (self.now + way).min(FAULT_PERIOD) } else { self.now + way };
+            self.schedule(arrival, Scheduled::Arrive(one, run, action, answered));
         }
     }
 
