@@ -356,11 +356,12 @@ impl CopyState {
         let ready = match (self.desired(), self.own_copy()) {
             (_, None) => false,
             (_, Some(found)) if found.deleting => false,
-            // A claim only has to exist: provisioning may take long.
-            (_, Some(_)) if self.kind == Kind::Claim => true,
-            (desired, Some(found)) => {
-                desired.is_none_or(|desired| found.compare(desired) == Difference::None)
+            (None, Some(_)) => true,
+            // A claim only has to be that of the upper claim: to change it may take long.
+            (Some(desired), Some(found)) if self.kind == Kind::Claim => {
+                found.compare(desired) != Difference::Replace
             }
+            (Some(desired), Some(found)) => found.compare(desired) == Difference::None,
         };
         if ready { Readiness::Ready } else { self.unready() }
     }

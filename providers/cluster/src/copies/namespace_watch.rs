@@ -55,6 +55,8 @@ struct WatchState<K> {
     /// Everything was listed once.
     listed: bool,
     refusals: u32,
+    /// Nobody reads the watch any more.
+    ended: bool,
 }
 
 /// The newest observation of an object that its follower has not taken yet.
@@ -115,14 +117,30 @@ impl<K: CopiedObject> NamespaceWatches<K> {
         }
     }
 
+    /// The client that lists.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
     /// Follows an object; `None` if the process may not list the objects of its namespace.
     pub(super) async fn follow(&self, namespace: &str, name: &str) -> Option<Follower<K>> {
         if !self.may_list(namespace).await {
             return None;
         }
+        let follower = self.watch(namespace).follow(name);
+        if follower.is_none() {
+            // The permission was withdrawn since it was checked.
+            self.by_namespace.lock().remove(namespace);
+            self.refused.lock().await.insert(namespace.to_owned(), Some(Instant::now()));
+        }
+        follower
+    }
+
+    /// The watch of a namespace, which begins with the first object that somebody follows.
+    fn watch(&self, namespace: &str) -> Arc<NamespaceWatch<K>> {
         let mut all = self.by_namespace.lock();
         all.retain(|_, watch| watch.strong_count() > 0);
-        let watch = all.get(namespace).and_then(Weak::upgrade).unwrap_or_else(|| {
+        all.get(namespace).and_then(Weak::upgrade).unwrap_or_else(|| {
             let watch = Arc::new(NamespaceWatch::default());
             all.insert(namespace.to_owned(), Arc::downgrade(&watch));
             let reading = read(Arc::downgrade(&watch), self.client.clone(), namespace.to_owned());
@@ -134,9 +152,7 @@ impl<K: CopiedObject> NamespaceWatches<K> {
                 }
             }));
             watch
-        });
-        drop(all);
-        Some(watch.follow(name))
+        })
     }
 
     async fn may_list(&self, namespace: &str) -> bool {
@@ -178,26 +194,34 @@ async fn read<K: CopiedObject>(watch: Weak<NamespaceWatch<K>>, client: Client, n
             return;
         }
     }
+    if let Some(watch) = watch.upgrade() {
+        watch.state.lock().end();
+    }
 }
 
 // === impl NamespaceWatch ===
 
 impl<K> Default for NamespaceWatch<K> {
     fn default() -> Self {
-        let state = WatchState { followers: HashMap::new(), listing: None, listed: false, refusals: 0 };
+        let followers = HashMap::new();
+        let state = WatchState { followers, listing: None, listed: false, refusals: 0, ended: false };
         Self { state: Mutex::new(state), reader: Mutex::default() }
     }
 }
 
 impl<K: CopiedObject> NamespaceWatch<K> {
-    fn follow(self: Arc<Self>, name: &str) -> Follower<K> {
+    /// Follows an object; `None` if nobody reads the watch any more.
+    fn follow(self: Arc<Self>, name: &str) -> Option<Follower<K>> {
         let mailbox = Arc::new(Mailbox { latest: Mutex::new(None), changed: Notify::new() });
         let mut state = self.state.lock();
+        if state.ended {
+            return None;
+        }
         state.followers.entry(name.to_owned()).or_default().push(Arc::downgrade(&mailbox));
         // A list that has begun may have shown the object already.
         let listing = !state.listed && state.listing.is_none();
         drop(state);
-        Follower { mailbox, listing, _watch: self }
+        Some(Follower { mailbox, listing, _watch: self })
     }
 }
 
@@ -234,16 +258,22 @@ impl<K: CopiedObject> WatchState<K> {
             WatchEvent::Error(error) if error.kind == ErrorKind::Forbidden => {
                 self.refusals += 1;
                 if self.refusals == MAX_REFUSALS {
-                    let all: Vec<String> = self.followers.keys().cloned().collect();
-                    for name in all {
-                        self.tell(&name, || Observation::Refused);
-                    }
+                    self.end();
                     return false;
                 }
             }
             WatchEvent::Error(_) => {}
         }
         true
+    }
+
+    /// Tells all followers that nothing more will be shown.
+    fn end(&mut self) {
+        self.ended = true;
+        let all: Vec<String> = self.followers.keys().cloned().collect();
+        for name in all {
+            self.tell(&name, || Observation::Refused);
+        }
     }
 
     fn tell(&mut self, name: &str, observation: impl Fn() -> Observation<K>) {
@@ -297,13 +327,14 @@ mod tests {
     #[test]
     fn followers_get_the_newest_state_of_their_object_only() {
         let watch = Arc::new(NamespaceWatch::default());
-        let (one, other) = (Arc::clone(&watch).follow("one"), Arc::clone(&watch).follow("other"));
+        let (one, other) =
+            (Arc::clone(&watch).follow("one").unwrap(), Arc::clone(&watch).follow("other").unwrap());
         assert!(one.listing, "the first list will show it");
         let handle = |change| assert!(watch.state.lock().handle(change));
         handle(WatchEvent::Restarted);
         handle(WatchEvent::Applied(map("one", "1")));
         handle(WatchEvent::Applied(map("unknown", "1")));
-        let late = Arc::clone(&watch).follow("unknown");
+        let late = Arc::clone(&watch).follow("unknown").unwrap();
         assert!(!late.listing, "the list has shown it already: it must be read");
         handle(WatchEvent::Listed);
         assert_eq!((next(&one).as_deref(), next(&other).as_deref()), (Some("1"), Some("missing")));
@@ -321,10 +352,11 @@ mod tests {
     #[test]
     fn followers_learn_that_watching_is_not_permitted() {
         let watch = Arc::new(NamespaceWatch::default());
-        let follower = Arc::clone(&watch).follow("one");
+        let follower = Arc::clone(&watch).follow("one").unwrap();
         let refused = || WatchEvent::Error(vk_kube::Error::new(ErrorKind::Forbidden, "no"));
         assert!(watch.state.lock().handle(refused()) && watch.state.lock().handle(refused()));
         assert!(!watch.state.lock().handle(refused()));
         assert_eq!(next(&follower).as_deref(), Some("refused"));
+        assert!(Arc::clone(&watch).follow("two").is_none(), "nobody would tell it anything");
     }
 }

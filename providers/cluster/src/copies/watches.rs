@@ -41,19 +41,21 @@ pub(super) async fn watch_upper<K: CopiedObject>(
     // if it may.
     let process = inner.claims.clone().filter(|_| K::COPY_KIND == Kind::Claim);
     let of = |client: Client| K::objects(client, Some(&source.namespace));
+    let follower = match shared {
+        Some(shared) => shared.follow(&source.namespace, &source.name).await,
+        None => None,
+    };
+    let lister = follower.as_ref().and(shared).map(NamespaceWatches::client).or(process.as_ref());
+    let lister = lister.map(|client| of(client.clone()));
     let (first, other) = match process {
         Some(process) => (process, Some(of(node))),
         None => (node, None),
     };
     let objects = of(first.clone());
-    let follower = match shared {
-        Some(shared) => shared.follow(&source.namespace, &source.name).await,
-        None => None,
-    };
     let rng = StdRng::from_rng(&mut rand::rng());
-    let mut watch = UpperWatch { inner, key, source, objects, other, newest: 0, rng };
+    let mut watch = UpperWatch { inner, key, source, lister, objects, other, newest: 0, rng };
     if let Some(follower) = follower {
-        watch.follow_namespace(&follower).await;
+        watch.follow_namespace(follower).await;
     } else {
         watch.read_until_success().await;
     }
@@ -73,6 +75,8 @@ struct UpperWatch<K: CopiedObject> {
     inner: Arc<Inner>,
     key: CopyKey,
     source: UpperRef,
+    /// The client of the process, if it may list the objects of the namespace.
+    lister: Option<Objects<K>>,
     objects: Objects<K>,
     /// A second client for the case that the first is denied.
     other: Option<Objects<K>>,
@@ -101,7 +105,21 @@ impl<K: CopiedObject> UpperWatch<K> {
         }
     }
 
+    /// Reads the object and reports it.
     async fn get(&mut self) -> Result<(), Error> {
+        let found = self.read().await?;
+        self.report(found.as_ref()).await
+    }
+
+    /// Reads the object. Where the process may list, it lists by name, because that is permitted for the watch already: a node may read
+    /// an object only while one of its pods refers to it, and the deletion of a claim has to be confirmed later than that.
+    async fn read(&self) -> Result<Option<K>, Error> {
+        if let Some(lister) = &self.lister {
+            match lister.list(&self.by_name()).await {
+                Err(error) if error.kind == ErrorKind::Forbidden => {}
+                list => return list.map(|list| list.objects.into_iter().next()),
+            }
+        }
         let mut found = self.objects.get(&self.source.name).await;
         if let (Err(error), Some(other)) = (&found, &self.other)
             && error.kind == ErrorKind::Forbidden
@@ -109,16 +127,18 @@ impl<K: CopiedObject> UpperWatch<K> {
             found = other.get(&self.source.name).await;
         }
         match found {
-            Ok(object) => self.report(Some(&object)).await,
-            Err(error) if error.kind == ErrorKind::NotFound => self.report(None).await,
-            Err(error) => Err(error),
+            Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+            found => found.map(Some),
         }
+    }
+
+    fn by_name(&self) -> Selector {
+        Selector { fields: Some(format!("metadata.name={}", self.source.name)), labels: None }
     }
 
     async fn report(&mut self, object: Option<&K>) -> Result<(), Error> {
         let desired = match object {
             Some(object) => {
-                self.newest = version(object.metadata());
                 let has_volume = self.has_volume(object).await?;
                 let context = CopyContext {
                     storage_classes: &self.inner.storage_classes,
@@ -130,6 +150,7 @@ impl<K: CopiedObject> UpperWatch<K> {
             }
             None => None,
         };
+        self.newest = object.map_or(self.newest, |object| version(object.metadata()));
         self.inner.handle(Event::upper_read(self.key.clone(), object.is_some(), desired));
         Ok(())
     }
@@ -164,7 +185,7 @@ impl<K: CopiedObject> UpperWatch<K> {
     }
 
     /// Follows the watch of the namespace, and returns when watching is not permitted.
-    async fn follow_namespace(&mut self, follower: &Follower<K>) {
+    async fn follow_namespace(&mut self, follower: Follower<K>) {
         let mut observation = Observation::Missing;
         if follower.listing
             && let Ok(first) = tokio::time::timeout(LIST_TIMEOUT, follower.next()).await
@@ -172,16 +193,22 @@ impl<K: CopiedObject> UpperWatch<K> {
             observation = first;
         }
         loop {
-            match observation {
+            let reported = match observation {
                 // The watch may lag behind a read.
-                Observation::Present(object) if version(object.metadata()) < self.newest => {}
-                Observation::Present(object) => {
-                    if self.report(Some(&object)).await.is_err() {
-                        self.read_until_success().await;
+                Observation::Present(object) if version(object.metadata()) < self.newest => true,
+                Observation::Present(object) => self.report(Some(&object)).await.is_ok(),
+                Observation::Missing => false,
+                Observation::Refused => return,
+            };
+            if !reported {
+                // What the watch shows meanwhile counts, even if the object can never be read.
+                tokio::select! {
+                    () = self.read_until_success() => {}
+                    next = follower.next() => {
+                        observation = next;
+                        continue;
                     }
                 }
-                Observation::Missing => self.read_until_success().await,
-                Observation::Refused => return,
             }
             observation = follower.next().await;
         }
@@ -189,8 +216,7 @@ impl<K: CopiedObject> UpperWatch<K> {
 
     /// Watches the object, and returns when watching is not permitted.
     async fn follow(&mut self, objects: Objects<K>) {
-        let selector = Selector { fields: Some(format!("metadata.name={}", self.source.name)), labels: None };
-        let mut changes = std::pin::pin!(objects.watch_trimmed(&selector, K::trim));
+        let mut changes = std::pin::pin!(objects.watch_trimmed(&self.by_name(), K::trim));
         let mut listing = None;
         let mut refusals = 0;
         while let Some(change) = changes.next().await {

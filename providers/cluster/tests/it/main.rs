@@ -4,6 +4,7 @@
 mod abandonment;
 mod admission;
 mod api_server;
+mod claims;
 mod copies;
 mod detach;
 mod events;

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 use crate::names;
 
 use super::{
-    A_WHILE, GRACE, Kind,
-    fake_clusters::{FakeClusters, key},
+    A_WHILE, GRACE, Kind, Readiness,
+    fake_clusters::{FakeClusters, key, pod},
 };
 
 fn claim(size: &str) -> Value {
@@ -80,6 +80,23 @@ fn a_recreated_claim_does_not_get_the_old_volume() {
     clusters.add_pod("p", &[(Kind::Claim, "c")]);
     clusters.advance(A_WHILE);
     assert_ne!(clusters.observed(&key(Kind::Claim, "c")).unwrap().uid, before);
+}
+
+#[test]
+fn a_pod_waits_while_the_copy_of_an_earlier_claim_has_the_name() {
+    let mut clusters = FakeClusters::new();
+    clusters.put(Kind::Claim, "default", "c", claim("1Gi"));
+    clusters.add_pod("p", &[(Kind::Claim, "c")]);
+    clusters.run();
+    clusters.delete(Kind::Claim, "default", "c");
+    clusters.put(Kind::Claim, "default", "c", claim("1Gi"));
+    // The watch may only report the final state.
+    clusters.upper_events.pop_front();
+    clusters.deliver_upper();
+    clusters.add_pod("q", &[(Kind::Claim, "c")]);
+    assert_eq!(clusters.state_machine.readiness(&pod("q")), Readiness::Waiting, "it has the old data");
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.state_machine.readiness(&pod("q")), Readiness::Ready);
 }
 
 #[test]
