@@ -34,17 +34,16 @@ use vk_provider::{
 };
 use vk_supervisor::{Supervisor, task};
 
-use self::{
-    calls::UseLists,
-    diff::{CopyKey, UpperRef},
-    state_machine::{Action, CopyStateMachine, Event},
-};
 pub(crate) use self::{calls::references, kind::referenced_objects};
 pub use self::{
-    copy_state::{LowerCall, Readiness},
+    copy_state::{LowerCall, Readiness, UseCheck},
     kind::{KeptMetadata, Kind},
     namespace_watch::UpperWatches,
     state_machine::GRACE,
+};
+use self::{
+    diff::{CopyKey, UpperRef},
+    state_machine::{Action, CopyStateMachine, Event},
 };
 use crate::{
     dependencies::Dependencies,
@@ -98,7 +97,6 @@ struct Inner {
     upper_watches: Option<Arc<UpperWatches>>,
     lower: Client,
     lower_cluster: LowerCluster,
-    use_lists: UseLists,
     owner: OwnerId,
     namespaces: NamespaceMapping,
     storage_classes: BTreeMap<String, String>,
@@ -140,7 +138,6 @@ impl Copier {
             upper_watches: options.upper_watches,
             lower: options.lower,
             lower_cluster: options.lower_cluster,
-            use_lists: UseLists::default(),
             owner: options.owner,
             namespaces: options.namespaces,
             storage_classes: options.storage_classes,

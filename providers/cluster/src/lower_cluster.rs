@@ -6,6 +6,7 @@ mod identity;
 mod mirror;
 mod probe;
 mod references;
+mod use_lists;
 mod version_audit;
 mod watches;
 
@@ -20,6 +21,7 @@ use vk_kube::{Client, Kind, Objects, Selector, Slim};
 use vk_provider::{Error, Result};
 use vk_supervisor::Supervisor;
 
+pub use self::references::ObjectUse;
 pub(crate) use self::{
     copy_watch::CopyListener,
     event_watch::EventListener,
@@ -33,6 +35,7 @@ use self::{
     mirror::{Mirror, SyncState},
     probe::SharedProbe,
     references::References,
+    use_lists::UseLists,
 };
 use crate::{
     copies::diff::CopyKey,
@@ -67,6 +70,7 @@ struct Inner {
     identity: ClusterIdentity,
     probe: SharedProbe,
     copies: CopyWatch,
+    use_lists: UseLists,
     events: EventWatch,
     namespaces: NamespaceMapping,
     supervisor: Supervisor,
@@ -108,6 +112,7 @@ impl LowerCluster {
             identity: ClusterIdentity::new(options.cluster),
             probe: SharedProbe::default(),
             copies: CopyWatch::default(),
+            use_lists: UseLists::default(),
             events: EventWatch::default(),
             namespaces: options.namespaces,
             supervisor: options.supervisor,
@@ -159,9 +164,21 @@ impl LowerCluster {
         all.filter(|pod| owner.owns(&pod.metadata)).map(Arc::clone).collect()
     }
 
-    /// Whether the watch shows a pod of this upper cluster, on any of its virtual nodes, that refers to an object and has not ended.
-    pub(crate) fn is_referenced(&self, key: &CopyKey) -> bool {
-        self.0.mirrors.read().references.contains(key)
+    /// The pods of this upper cluster that refer to an object and have not ended, as the watch shows them.
+    pub(crate) fn users(&self, key: &CopyKey) -> Vec<Arc<Pod>> {
+        let mirrors = self.0.mirrors.read();
+        let find = |pod: &ObjectKey| mirrors.ours.iter().find_map(|mirror| mirror.get(pod)).map(Arc::clone);
+        mirrors.references.users(key).filter_map(find).collect()
+    }
+
+    /// Whether a pod of this upper cluster, on any of its virtual nodes, uses an object at least like this and has not ended. The API
+    /// server is asked only if the watch shows none.
+    pub(crate) async fn is_used(&self, key: &CopyKey, by: ObjectUse) -> Result<bool, vk_kube::Error> {
+        if self.0.mirrors.read().references.is_used(key, by) {
+            return Ok(true);
+        }
+        let found = self.0.use_lists.find(&self.0.client, &self.0.origin, key).await?;
+        Ok(found.is_some_and(|found| found >= by))
     }
 
     /// Reads any pod from the API server.

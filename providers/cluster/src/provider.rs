@@ -32,8 +32,7 @@ use self::{
 };
 use crate::{
     config::Settings,
-    copies::UpperWatches,
-    dependencies::dependencies,
+    copies::{Kind, UpperWatches, diff::CopyKey},
     events::PodLookup,
     lower_cluster::{LowerCluster, LowerClusterListener, ObjectKey},
     names::OwnerId,
@@ -377,17 +376,9 @@ impl PodLookup for VirtualNode {
     }
 
     fn claim_users(&self, namespace: &str, claim: &str) -> Vec<PodRef> {
-        // This is called for each event of each claim. Most of them are in namespaces without pods of ours.
-        let uses = |lower: &Arc<Pod>| {
-            lower.metadata.namespace.as_deref() == Some(namespace)
-                && dependencies(lower).claims.contains(claim)
-        };
-        self.lower
-            .pods_of(&self.owner)
-            .iter()
-            .filter(|lower| uses(lower))
-            .filter_map(|lower| self.upper_pod_of(lower))
-            .collect()
+        // This is called for each event of each claim, again and again for those of strangers.
+        let key = CopyKey { kind: Kind::Claim, namespace: namespace.to_owned(), name: claim.to_owned() };
+        self.lower.users(&key).iter().filter_map(|lower| self.upper_pod_of(lower)).collect()
     }
 }
 

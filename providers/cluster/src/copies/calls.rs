@@ -1,42 +1,28 @@
 //! API calls on the lower cluster.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
-use tokio::{sync::Mutex, time::Instant};
-use vk_kube::{Error, Kind as ErrorKind, Objects, Patch, Selector};
+use vk_kube::{Error, Kind as ErrorKind, Patch};
 
 use super::{
     Inner, Kind, LowerCall,
     build::observe,
     diff::CopyKey,
     kind::CopiedObject,
-    kind::referenced_objects,
     state_machine::{CallOutcome, Event},
 };
-use crate::{
-    dependencies::dependencies, names::ORIGIN, namespace_removal, owner_config_map, status::has_ended,
-};
-
-/// For how long a list of pods answers the question which copies are in use: a sweep asks it for thousands of copies at once.
-const USE_LIST_TTL: Duration = Duration::from_secs(2);
-
-/// What pods of a lower namespace refer to, and when they were listed. The lock is held while pods are listed: one list at a time.
-#[derive(Debug, Default)]
-pub(super) struct UseLists(Mutex<HashMap<String, (Instant, ObjectNames)>>);
-
-/// Objects of a namespace.
-type ObjectNames = BTreeSet<(Kind, String)>;
+use crate::{dependencies::dependencies, namespace_removal, owner_config_map};
 
 /// Executes a call and reports its outcome to the state machine.
 pub(super) async fn execute(inner: Arc<Inner>, key: CopyKey, call: LowerCall) {
-    // Thousands of calls may be due at once.
     let limiter = inner.lower.write_limiter();
-    let _permit = limiter.acquire().await;
+    let _permit = match call {
+        // Mostly answered from memory, and never a write: it waits for none.
+        LowerCall::CheckUse(_) => None,
+        // Thousands of calls may be due at once.
+        _ => Some(limiter.acquire().await),
+    };
     let answer = match key.kind {
         Kind::ConfigMap => execute_for::<ConfigMap>(&inner, &key, call).await,
         Kind::Secret => execute_for::<Secret>(&inner, &key, call).await,
@@ -48,11 +34,12 @@ pub(super) async fn execute(inner: Arc<Inner>, key: CopyKey, call: LowerCall) {
 
 /// Makes sure that a lower namespace exists and contains the owner ConfigMap.
 pub(super) async fn ensure_namespace(inner: Arc<Inner>, below: String, above: String) {
-    let handle_namespace_result = async {
-        owner_config_map::ensure_namespace(&inner.lower, &below, &above, &inner.owner).await?;
-        owner_config_map::ensure(&inner.lower, &below, &inner.owner).await
+    let (lower, owner) = (&inner.lower, &inner.owner);
+    let ensure = async {
+        owner_config_map::ensure_namespace(lower, &below, &above, owner).await?;
+        owner_config_map::ensure(lower, &below, owner).await
     };
-    let answer = handle_namespace_result.await;
+    let answer = ensure.await;
     inner.handle(Event::NamespaceEnsured(below, answer));
 }
 
@@ -89,33 +76,10 @@ async fn execute_for<K: CopiedObject>(
             Err(error) if error.kind == ErrorKind::NotFound => Ok(CallOutcome::Object(None)),
             answer => answer.map(|object| found(&object)),
         },
-        LowerCall::CheckUse => is_used(inner, key).await.map(CallOutcome::InUse),
-    }
-}
-
-/// Whether a pod of the same upper cluster refers to the copy, on any of its virtual nodes. Pods that have ended do not count. The API
-/// server is asked only if the watch shows none.
-async fn is_used(inner: &Inner, key: &CopyKey) -> Result<bool, Error> {
-    if inner.lower_cluster.is_referenced(key) {
-        return Ok(true);
-    }
-    let mut lists = inner.use_lists.0.lock().await;
-    lists.retain(|_, (listed, _)| listed.elapsed() < USE_LIST_TTL);
-    if !lists.contains_key(&key.namespace) {
-        let pods: Objects<Pod> = Objects::namespaced(inner.lower.clone(), &key.namespace);
-        let labels = Some(format!("{ORIGIN}={}", inner.owner.origin));
-        let listed = Instant::now();
-        let pods = pods.list(&Selector { fields: None, labels }).await?.objects;
-        let mut used = BTreeSet::new();
-        for pod in pods.iter().filter(|pod| !has_ended(pod)) {
-            let needs = dependencies(pod);
-            used.extend(referenced_objects(&needs).map(|(kind, name)| (kind, name.to_owned())));
+        LowerCall::CheckUse(check) => {
+            inner.lower_cluster.is_used(key, check.by).await.map(CallOutcome::InUse)
         }
-        lists.insert(key.namespace.clone(), (listed, used));
     }
-    let used =
-        lists.get(&key.namespace).is_some_and(|(_, used)| used.contains(&(key.kind, key.name.clone())));
-    Ok(used)
 }
 
 /// Whether a lower pod refers to an object of its namespace.

@@ -11,6 +11,7 @@ use super::{
     Kind,
     diff::{DesiredCopy, Difference, ObservedCopy, UpperRef},
 };
+use crate::lower_cluster::ObjectUse;
 
 /// Delay before a failed call is retried.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
@@ -21,9 +22,6 @@ const FOREIGN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(30), Duration:
 const REPAIR_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 /// After this long without a repair, the delay starts from the beginning.
 const REPAIR_RESET: Duration = Duration::from_mins(2);
-/// A copy that a lower pod still refers to is checked again after this and the grace period.
-const IN_USE_RECHECK: Duration = Duration::from_mins(4);
-
 /// A call on a lower object.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LowerCall {
@@ -35,8 +33,20 @@ pub enum LowerCall {
     Delete(String),
     /// Reads the object.
     Read,
-    /// Checks whether a lower pod of our upper cluster refers to the object.
-    CheckUse,
+    /// Checks whether a lower pod of our upper cluster, on any of its virtual nodes, uses the object.
+    CheckUse(UseCheck),
+}
+
+/// A question about the use of a copy. The answer counts only for the version that it was asked about: a later one may be the work of
+/// another virtual node, which needs it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UseCheck {
+    /// The UID of the copy.
+    pub uid: String,
+    /// Its resource version.
+    pub version: u64,
+    /// Which pods count: all that refer to the copy, or only those that cannot run without it.
+    pub by: ObjectUse,
 }
 
 /// What is known about the upper object.
@@ -56,6 +66,14 @@ pub(super) enum LowerState {
     Unknown,
     Absent,
     Present(Box<ObservedCopy>),
+}
+
+/// What is known about lower pods that use the copy, of other virtual nodes and of this one.
+#[derive(Clone, Debug, PartialEq)]
+enum Usage {
+    Unknown,
+    Used,
+    Unused(UseCheck),
 }
 
 /// The next step for a copy.
@@ -95,10 +113,9 @@ pub(super) struct CopyState {
     repairs: Backoff,
     /// The content of the last write.
     last_written: Option<Arc<DesiredCopy>>,
-    /// Since when no pod refers to it.
-    unused_since: Duration,
-    /// No lower pod refers to it either.
-    confirmed_unused: bool,
+    usage: Usage,
+    /// When lower pods are searched for one that uses it, if that matters then.
+    pub(super) check_use_at: Duration,
     /// The error of the last call.
     pub(super) last_error: Option<Error>,
     /// When the entry has to be looked at again.
@@ -108,7 +125,7 @@ pub(super) struct CopyState {
 // === impl CopyState ===
 
 impl CopyState {
-    pub(super) fn new(kind: Kind, source: UpperRef, now: Duration) -> Self {
+    pub(super) fn new(kind: Kind, source: UpperRef, check_use_at: Duration) -> Self {
         Self {
             kind,
             source,
@@ -127,8 +144,8 @@ impl CopyState {
             foreign: FOREIGN_BACKOFF,
             repairs: REPAIR_BACKOFF,
             last_written: None,
-            unused_since: now,
-            confirmed_unused: false,
+            usage: Usage::Unknown,
+            check_use_at,
             last_error: None,
             due: None,
         }
@@ -141,7 +158,7 @@ impl CopyState {
             self.required_by.remove(&pod);
         }
         self.pods.insert(pod);
-        self.confirmed_unused = false;
+        (self.usage, self.check_use_at) = (Usage::Unknown, now);
         // The pod asks again: perhaps the foreign object is gone.
         if self.is_foreign() {
             self.not_before = now;
@@ -156,12 +173,11 @@ impl CopyState {
         self.stale |= absent && self.own_copy().is_none() && !self.required_by.is_empty();
     }
 
-    pub(super) fn remove_pod(&mut self, pod: &PodRef, now: Duration) {
+    pub(super) fn remove_pod(&mut self, pod: &PodRef, grace_end: Duration) {
         self.notified.remove(pod);
         self.required_by.remove(pod);
         if self.pods.remove(pod) && self.pods.is_empty() {
-            self.unused_since = now;
-            self.confirmed_unused = false;
+            (self.usage, self.check_use_at) = (Usage::Unknown, grace_end);
         }
     }
 
@@ -177,17 +193,26 @@ impl CopyState {
         matches!(self.lower, LowerState::Present(_)) && self.own_copy().is_none()
     }
 
-    /// The state to write. A copy whose upper object was deleted stays as it is while pods need it, because its name must not become free
-    /// for an object of somebody else; where no pod needs it, it is emptied, which is the same as a missing object to a kubelet.
+    /// The state to write. A copy whose upper object was deleted stays while pods refer to it, because its name must not become free for
+    /// an object of somebody else. If there is no copy, an empty one takes the name for pods that can run without the object.
     fn desired(&self) -> Option<&Arc<DesiredCopy>> {
         match &self.upper {
             UpperState::Present(desired) => Some(desired),
             UpperState::Absent(empty) => {
                 let reserve = self.own_copy().is_none() && self.pods.len() > self.required_by.len();
-                empty.as_ref().filter(|_| reserve || self.required_by.is_empty())
+                empty.as_ref().filter(|_| reserve)
             }
             UpperState::Unknown | UpperState::Skipped => None,
         }
+    }
+
+    /// The copy of a deleted object without which all known pods can run, and the empty state that tells them so, if no other lower pod
+    /// needs it: to a kubelet an empty object is the same as a missing one. A copy that would have to be replaced stays as it is.
+    fn emptied(&self) -> Option<(&ObservedCopy, &Arc<DesiredCopy>)> {
+        let UpperState::Absent(Some(empty)) = &self.upper else { return None };
+        let found = self.own_copy()?;
+        let is_optional = !self.pods.is_empty() && self.required_by.is_empty();
+        (is_optional && found.compare(empty) == Difference::Change).then_some((found, empty))
     }
 
     /// Whether the copy follows the upper object.
@@ -195,12 +220,7 @@ impl CopyState {
         !self.pods.is_empty() || !self.kind.is_removed_with_pods()
     }
 
-    pub(super) fn next_step(
-        &self,
-        now: Duration,
-        owner_reference: Option<&OwnerReference>,
-        grace: Duration,
-    ) -> NextStep {
+    pub(super) fn next_step(&self, now: Duration, owner_reference: Option<&OwnerReference>) -> NextStep {
         if self.in_flight.is_some() {
             return NextStep::Wait(None);
         }
@@ -220,7 +240,13 @@ impl CopyState {
             _ => {}
         }
         if !self.is_maintained() {
-            return self.next_step_without_pods(now, grace);
+            let Some(found) = self.own_copy() else { return NextStep::Forget };
+            let delete = LowerCall::Delete(found.uid.clone());
+            return self.next_step_if_unused(now, found, ObjectUse::Optional, delete);
+        }
+        if let Some((found, empty)) = self.emptied() {
+            let patch = LowerCall::Patch(Box::new(found.clone()), Arc::clone(empty));
+            return self.next_step_if_unused(now, found, ObjectUse::Required, patch);
         }
         match (self.desired(), self.own_copy()) {
             (Some(desired), Some(found)) => match found.compare(desired) {
@@ -248,17 +274,20 @@ impl CopyState {
         }
     }
 
-    fn next_step_without_pods(&self, now: Duration, grace: Duration) -> NextStep {
-        let Some(found) = self.own_copy() else { return NextStep::Forget };
-        let end = self.unused_since + grace;
-        if now < end {
-            return NextStep::Wait(Some(end));
+    /// The step for a call that needs a copy without users: first the question, then the call.
+    fn next_step_if_unused(
+        &self,
+        now: Duration,
+        found: &ObservedCopy,
+        by: ObjectUse,
+        call: LowerCall,
+    ) -> NextStep {
+        if now < self.check_use_at {
+            return NextStep::Wait(Some(self.check_use_at));
         }
-        NextStep::Call(if self.confirmed_unused {
-            LowerCall::Delete(found.uid.clone())
-        } else {
-            LowerCall::CheckUse
-        })
+        let check = UseCheck { uid: found.uid.clone(), version: found.version, by };
+        let is_unused = matches!(&self.usage, Usage::Unused(answered) if *answered == check);
+        NextStep::Call(if is_unused { call } else { LowerCall::CheckUse(check) })
     }
 
     /// Whether a copy of ours exists or may exist in the lower cluster.
@@ -268,11 +297,20 @@ impl CopyState {
 
     /// Records the lower object unless a newer version is known: the watch lags behind our writes, and the answer to a slow write lags
     /// behind the watch.
-    pub(super) fn observe(&mut self, found: ObservedCopy) {
+    pub(super) fn observe(&mut self, found: ObservedCopy, grace_end: Duration) {
         if found.version > self.newest {
             self.newest = found.version;
-            self.lower = LowerState::Present(Box::new(found));
+            self.set_present(found, grace_end);
         }
+    }
+
+    /// Records the lower object. One that somebody else created has a grace period of its own, because a copy exists before its first pod.
+    fn set_present(&mut self, found: ObservedCopy, grace_end: Duration) {
+        let is_known = matches!(&self.lower, LowerState::Present(known) if known.uid == found.uid);
+        if !is_known && self.pods.is_empty() {
+            self.check_use_at = grace_end;
+        }
+        self.lower = LowerState::Present(Box::new(found));
     }
 
     /// Records that the lower object was deleted.
@@ -287,7 +325,7 @@ impl CopyState {
     pub(super) fn handle_read(
         &mut self,
         found: Option<ObservedCopy>,
-        now: Duration,
+        (now, grace_end): (Duration, Duration),
         rng: &mut rand::rngs::StdRng,
     ) {
         self.last_error = None;
@@ -307,7 +345,7 @@ impl CopyState {
         }
         self.newest = found.version;
         let deleting = found.deleting;
-        self.lower = LowerState::Present(Box::new(found));
+        self.set_present(found, grace_end);
         if self.is_foreign() {
             self.not_before = now + self.foreign.next(None, rng);
         } else if deleting {
@@ -315,12 +353,17 @@ impl CopyState {
         }
     }
 
-    /// Handles the answer to a use check.
-    pub(super) fn handle_use_check(&mut self, used: bool, now: Duration) {
-        self.confirmed_unused = !used;
+    /// Handles the answer to a use check. A copy in use is checked again later.
+    pub(super) fn handle_use_check(&mut self, check: UseCheck, used: bool, check_again_at: Duration) {
+        self.usage = if used { Usage::Used } else { Usage::Unused(check) };
         if used {
-            self.unused_since = now + IN_USE_RECHECK;
+            self.check_use_at = check_again_at;
         }
+    }
+
+    /// Handles the end of a deletion, whatever came of it: the next one needs a use check of its own.
+    pub(super) fn handle_delete_result(&mut self) {
+        self.usage = Usage::Unknown;
     }
 
     /// Records a write. The first write happens at once. Repeated writes of the same content mean that somebody reverts them, so they are
@@ -352,6 +395,9 @@ impl CopyState {
             || (self.upper == UpperState::Skipped && self.own_copy().is_some());
         if !exists && self.required_by.contains(pod) {
             return Readiness::Missing;
+        }
+        if self.emptied().is_some() && self.usage != Usage::Used {
+            return self.unready();
         }
         let ready = match (self.desired(), self.own_copy()) {
             (_, None) => false,

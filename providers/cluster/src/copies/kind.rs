@@ -286,7 +286,7 @@ fn is_claim_here(source: &TypedObjectReference) -> bool {
 
 impl Dependencies {
     /// Whether the pod can run without an object that it refers to.
-    pub(super) fn is_optional(&self, kind: Kind, name: &str) -> bool {
+    pub(crate) fn is_optional(&self, kind: Kind, name: &str) -> bool {
         match kind {
             Kind::ConfigMap => self.optional_config_maps.contains(name),
             Kind::Secret => self.optional_secrets.contains(name),

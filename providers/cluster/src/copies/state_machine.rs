@@ -16,7 +16,7 @@ use std::{
 };
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use rand::rngs::StdRng;
+use rand::{RngExt as _, rngs::StdRng};
 use vk_kube::{Error, Kind as ErrorKind};
 use vk_provider::PodRef;
 
@@ -39,6 +39,8 @@ mod tests;
 
 /// How long copies stay after the last pod that needs them.
 pub const GRACE: Duration = Duration::from_mins(1);
+/// A copy that a lower pod still uses is checked again after this.
+const IN_USE_RECHECK: Duration = Duration::from_mins(5);
 
 /// An input of the state machine.
 #[derive(Clone, Debug)]
@@ -91,7 +93,7 @@ pub enum CallOutcome {
     Object(Option<Box<ObservedCopy>>),
     /// The object is being deleted.
     Deleting,
-    /// Whether a lower pod refers to the object.
+    /// Whether a lower pod uses the object.
     InUse(bool),
 }
 
@@ -310,8 +312,9 @@ impl CopyStateMachine {
         actions: &mut Vec<Action>,
     ) {
         for key in keys {
+            let grace_end = self.jittered(now, self.grace);
             if let Some(entry) = self.entries.get_mut(&key) {
-                entry.remove_pod(pod, now);
+                entry.remove_pod(pod, grace_end);
                 self.advance(now, &key, actions);
             }
         }
@@ -348,6 +351,9 @@ impl CopyStateMachine {
             entry.last_error = None;
             entry.upper = upper;
             entry.verify_absence();
+            if !entry.pods.is_empty() {
+                entry.check_use_at = now;
+            }
         }
         self.advance(now, key, actions);
     }
@@ -357,16 +363,17 @@ impl CopyStateMachine {
         if found.labels.contains_key(names::NODE) {
             return self.handle_owner_seen(now, key);
         }
+        let grace_end = self.jittered(now, self.grace);
         if !self.entries.contains_key(key) {
             // Left by an earlier process. Perhaps no pod needs it any more.
             let Some(source) = found.source.clone() else { return };
-            self.entries.insert(key.clone(), CopyState::new(key.kind, source, now));
+            self.entries.insert(key.clone(), CopyState::new(key.kind, source, grace_end));
             if !key.kind.is_removed_with_pods() {
                 self.watch_upper(key, actions);
             }
         }
         if let Some(entry) = self.entries.get_mut(key) {
-            entry.observe(found);
+            entry.observe(found, grace_end);
             self.advance(now, key, actions);
         }
     }
@@ -378,18 +385,23 @@ impl CopyStateMachine {
         answer: Result<CallOutcome, Error>,
         actions: &mut Vec<Action>,
     ) {
+        let grace_end = self.jittered(now, self.grace);
+        let check_again_at = self.jittered(now, IN_USE_RECHECK);
         let Some(entry) = self.entries.get_mut(key) else { return };
         let Some(call) = entry.in_flight.take() else { return };
+        if matches!(call, LowerCall::Delete(_)) {
+            entry.handle_delete_result();
+        }
         match answer {
             Ok(CallOutcome::Object(found)) if call == LowerCall::Read => {
-                entry.handle_read(found.map(|found| *found), now, &mut self.rng);
+                entry.handle_read(found.map(|found| *found), (now, grace_end), &mut self.rng);
             }
             Ok(CallOutcome::Object(found)) => {
                 entry.last_error = None;
                 entry.backoff.reset();
                 entry.record_write(&call, now, &mut self.rng);
                 match found {
-                    Some(found) => entry.observe(*found),
+                    Some(found) => entry.observe(*found, grace_end),
                     None => entry.lower = LowerState::Unknown,
                 }
             }
@@ -403,7 +415,9 @@ impl CopyStateMachine {
             }
             Ok(CallOutcome::InUse(used)) => {
                 entry.last_error = None;
-                entry.handle_use_check(used, now);
+                if let LowerCall::CheckUse(check) = call {
+                    entry.handle_use_check(check, used, check_again_at);
+                }
             }
             Err(error) => self.handle_call_error(now, key, &call, error, actions),
         }
@@ -470,6 +484,11 @@ impl CopyStateMachine {
         }
     }
 
+    /// The end of a period that begins now. Jitter spreads what many copies and many nodes do at the same time.
+    fn jittered(&mut self, now: Duration, period: Duration) -> Duration {
+        now + period.mul_f64(self.rng.random_range(1.0..1.1))
+    }
+
     /// Takes the next step for one copy.
     fn advance(&mut self, now: Duration, key: &CopyKey, actions: &mut Vec<Action>) {
         let listed = self.listed.contains(&(key.kind, None))
@@ -485,7 +504,7 @@ impl CopyStateMachine {
         if !listed {
             return;
         }
-        match entry.next_step(now, owner_reference, self.grace) {
+        match entry.next_step(now, owner_reference) {
             NextStep::Wait(until) => {
                 entry.due = until;
                 self.due.extend(until.map(|until| (until, key.clone())));

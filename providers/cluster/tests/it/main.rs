@@ -20,3 +20,4 @@ mod silent_watch;
 mod stats;
 mod storage;
 mod stream_errors;
+mod use_checks;

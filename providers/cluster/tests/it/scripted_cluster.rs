@@ -160,7 +160,7 @@ impl Drop for ScriptedNode {
 // === impl ScriptedCluster ===
 
 impl ScriptedCluster {
-    fn answer(&self, request: &RecordedRequest) -> ScriptedAnswer {
+    pub(crate) fn answer(&self, request: &RecordedRequest) -> ScriptedAnswer {
         let path = request.path.as_str();
         if path.contains("selfsubjectaccessreviews") {
             return answer(

@@ -7,6 +7,7 @@ mod kinds;
 mod recovery;
 mod retention;
 mod simulation;
+mod use_checks;
 
 use serde_json::{Value, json};
 

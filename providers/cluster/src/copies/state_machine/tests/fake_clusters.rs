@@ -325,7 +325,7 @@ impl FakeClusters {
         let ours = current.as_ref().is_some_and(|found| found.source.is_some());
         match call {
             LowerCall::Read => return found(self),
-            LowerCall::CheckUse => return Ok(CallOutcome::InUse(self.used.contains(key))),
+            LowerCall::CheckUse(_) => return Ok(CallOutcome::InUse(self.used.contains(key))),
             LowerCall::Create(desired, owner_reference) => {
                 if !self.lower_namespaces.contains(&key.namespace) {
                     return error(ErrorKind::NotFound);
