@@ -19,6 +19,8 @@ use crate::{
 
 /// How long a lower namespace stays that nothing uses any more, unless configured.
 const NAMESPACE_RETENTION: Duration = Duration::from_hours(24);
+/// The shortest time that can be configured for it: to look whether anything uses a namespace costs a list of every kind of objects.
+const MIN_NAMESPACE_RETENTION: Duration = Duration::from_mins(1);
 
 /// The settings, with all defaults filled in.
 #[derive(Clone, Debug, PartialEq)]
@@ -229,6 +231,12 @@ impl ConfigFile {
                 return Err(format!("{option}: {key} is reserved for the provider"));
             }
         }
+        let namespace_retention = self.namespace_retention.unwrap_or(NAMESPACE_RETENTION);
+        if namespace_retention < MIN_NAMESPACE_RETENTION {
+            return Err(format!(
+                "namespaceRetention: {namespace_retention:?} is too short: set 1m or more, or leave it out for 24h"
+            ));
+        }
         let default = TranslationPolicy::default();
         Ok(Settings {
             kubeconfig: self.kubeconfig,
@@ -264,7 +272,7 @@ impl ConfigFile {
             storage: self.storage,
             copied_metadata: KeptMetadata { labels: self.copy_labels, annotations: self.copy_annotations },
             lost_stateful_sets: self.lost_stateful_sets,
-            namespace_retention: self.namespace_retention.unwrap_or(NAMESPACE_RETENTION),
+            namespace_retention,
             nodes: self.nodes,
         })
     }
@@ -370,6 +378,16 @@ mod tests {
             read(json!({"namespaceRetention": "10m"})).unwrap().namespace_retention,
             Duration::from_mins(10)
         );
+    }
+
+    #[test]
+    fn namespaces_stay_for_a_minute_at_least() {
+        for short in ["0", "59s"] {
+            let error = read(json!({"namespaceRetention": short})).unwrap_err();
+            assert!(error.contains("namespaceRetention") && error.contains("1m or more"), "{error}");
+        }
+        let settings = read(json!({"namespaceRetention": "1m"})).unwrap();
+        assert_eq!(settings.namespace_retention, Duration::from_mins(1));
     }
 
     #[test]

@@ -234,7 +234,8 @@ impl CopyStateMachine {
 
     /// When to send [`Event::Tick`] if nothing else happens before.
     pub fn deadline(&self) -> Option<Duration> {
-        let lower_namespaces = self.lower_namespaces.values().filter_map(LowerNamespace::deadline);
+        let may_retire = self.may_retire();
+        let lower_namespaces = self.lower_namespaces.values().filter_map(|it| it.deadline(may_retire));
         lower_namespaces.chain(self.due.first().map(|(at, _)| *at)).min()
     }
 
@@ -250,7 +251,7 @@ impl CopyStateMachine {
     }
 
     fn worst_readiness(&self, pod: &PodRef) -> (Readiness, Option<&CopyKey>) {
-        let Some(keys) = self.pods.get(pod) else { return (Readiness::Ready, None) };
+        let Some(keys) = self.pods.get(pod) else { return (Readiness::Waiting, None) };
         let namespace =
             self.namespaces.to_lower(&pod.namespace).and_then(|lower| self.lower_namespaces.get(&lower));
         let namespace = match namespace {
@@ -361,7 +362,7 @@ impl CopyStateMachine {
     fn handle_lower(&mut self, now: Duration, key: &CopyKey, found: ObservedCopy, actions: &mut Vec<Action>) {
         // The owner ConfigMap of this node or of another one.
         if found.labels.contains_key(names::NODE) {
-            return self.handle_owner_seen(now, key);
+            return self.handle_owner_seen(now, key, &found.uid, actions);
         }
         let grace_end = self.jittered(now, self.grace);
         if !self.entries.contains_key(key) {

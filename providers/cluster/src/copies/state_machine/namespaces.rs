@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use rand::RngExt as _;
 use vk_kube::Error;
 use vk_supervisor::Backoff;
 
@@ -11,6 +10,9 @@ use super::{
     super::{Kind, diff::CopyKey},
     Action, CopyStateMachine,
 };
+
+/// How many namespaces are retired at a time: each of them costs a list of every kind of objects.
+const MAX_RETIREMENTS: usize = 4;
 
 /// The state of a lower namespace.
 #[derive(Debug)]
@@ -20,6 +22,8 @@ pub(super) struct LowerNamespace {
     needed: bool,
     pub(super) owner_reference: Option<OwnerReference>,
     in_flight: bool,
+    /// The call in flight retires it.
+    retiring: bool,
     /// It was deleted while a call was in flight.
     lost: bool,
     pub(super) not_before: Duration,
@@ -68,11 +72,25 @@ impl CopyStateMachine {
     }
 
     /// An owner ConfigMap was observed. If it is that of this node, the namespace is retired some day, even if an earlier process used it.
-    pub(super) fn handle_owner_seen(&mut self, now: Duration, key: &CopyKey) {
-        if key.kind == Kind::ConfigMap && key.name == self.owner_map_name {
-            let check_at = self.next_check(now);
-            let namespace = self.lower_namespaces.entry(key.namespace.clone());
-            namespace.or_insert_with(|| LowerNamespace::new("")).check_at.get_or_insert(check_at);
+    /// If it is another one than we know, copies with the old one as their owner would be deleted by the garbage collector.
+    pub(super) fn handle_owner_seen(
+        &mut self,
+        now: Duration,
+        key: &CopyKey,
+        uid: &str,
+        actions: &mut Vec<Action>,
+    ) {
+        if key.kind != Kind::ConfigMap || key.name != self.owner_map_name {
+            return;
+        }
+        let check_at = self.next_check(now);
+        let namespace = self.lower_namespaces.entry(key.namespace.clone());
+        let namespace = namespace.or_insert_with(|| LowerNamespace::new(""));
+        namespace.check_at.get_or_insert(check_at);
+        if namespace.owner_reference.as_ref().is_some_and(|known| known.uid != uid) {
+            namespace.mark_lost(now);
+            let upper = namespace.upper.clone();
+            self.ensure_namespace(now, &key.namespace, &upper, actions);
         }
     }
 
@@ -85,9 +103,14 @@ impl CopyStateMachine {
         }
     }
 
-    /// Jitter spreads what many nodes do at the same time.
+    /// When a namespace that is used now is looked at again.
     fn next_check(&mut self, now: Duration) -> Duration {
-        now + self.retention.mul_f64(self.rng.random_range(1.0..1.1))
+        self.jittered(now, self.retention)
+    }
+
+    /// Whether another namespace can be retired before the next answer.
+    pub(super) fn may_retire(&self) -> bool {
+        self.lower_namespaces.values().filter(|namespace| namespace.retiring).count() < MAX_RETIREMENTS
     }
 
     /// Retires the namespaces that nothing used for a while.
@@ -104,13 +127,17 @@ impl CopyStateMachine {
                     .keys()
                     .any(|pod| self.namespaces.to_lower(&pod.namespace).as_ref() == Some(&lower));
             let check_at = self.next_check(now);
+            let may_retire = self.may_retire();
             let Some(namespace) = self.lower_namespaces.get_mut(&lower) else { continue };
             if is_used {
                 namespace.check_at = Some(check_at);
                 continue;
             }
+            if !may_retire {
+                continue;
+            }
             (namespace.needed, namespace.owner_reference, namespace.check_at) = (false, None, None);
-            namespace.in_flight = true;
+            (namespace.in_flight, namespace.retiring) = (true, true);
             actions.push(Action::RetireNamespace(lower));
         }
     }
@@ -124,7 +151,7 @@ impl CopyStateMachine {
     ) {
         let check_at = self.next_check(now);
         let Some(namespace) = self.lower_namespaces.get_mut(lower) else { return };
-        (namespace.in_flight, namespace.lost) = (false, false);
+        (namespace.in_flight, namespace.retiring, namespace.lost) = (false, false, false);
         if namespace.needed {
             let upper = namespace.upper.clone();
             self.ensure_namespace(now, lower, &upper, actions);
@@ -133,6 +160,7 @@ impl CopyStateMachine {
         } else {
             namespace.check_at = Some(check_at);
         }
+        self.retire_namespaces(now, actions);
     }
 
     pub(super) fn retry_namespaces(&mut self, now: Duration, actions: &mut Vec<Action>) {
@@ -182,6 +210,7 @@ impl LowerNamespace {
             needed: false,
             owner_reference: None,
             in_flight: false,
+            retiring: false,
             lost: false,
             not_before: Duration::ZERO,
             backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(30)),
@@ -190,10 +219,10 @@ impl LowerNamespace {
         }
     }
 
-    /// When something has to be done about it.
-    pub(super) fn deadline(&self) -> Option<Duration> {
+    /// When something has to be done about it. While enough others are retired, nothing is before the next answer.
+    pub(super) fn deadline(&self, may_retire: bool) -> Option<Duration> {
         let retry = self.is_waiting().then_some(self.not_before);
-        retry.into_iter().chain(self.check_at.filter(|_| !self.in_flight)).min()
+        retry.into_iter().chain(self.check_at.filter(|_| !self.in_flight && may_retire)).min()
     }
 
     /// The owner ConfigMap or the whole namespace is gone.

@@ -64,6 +64,12 @@ fn a_pod_without_dependencies_only_waits_for_its_namespace() {
 }
 
 #[test]
+fn an_unknown_pod_is_not_ready() {
+    let clusters = FakeClusters::new();
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Waiting);
+}
+
+#[test]
 fn a_pod_waits_for_an_object_that_it_needs() {
     let mut clusters = FakeClusters::new();
     clusters.add_pod("p", &[(MAP, "late")]);

@@ -59,6 +59,23 @@ fn a_deleted_owner_config_map_is_created_again_and_owns_new_copies() {
     assert_eq!(clusters.lower[&key(MAP, "a")]["metadata"]["ownerReferences"][0]["uid"], json!(new));
 }
 
+/// A new list shows the new ConfigMap and nothing of the old one.
+#[test]
+fn an_owner_config_map_that_was_replaced_unseen_owns_new_copies() {
+    let mut clusters = with_copy();
+    let owner_map = key(MAP, &owner_config_map::name(&owner()));
+    let old = clusters.observed(&owner_map).unwrap().uid;
+    let replacement = clusters.lower[&owner_map].clone();
+    clusters.put_lower(&owner_map, replacement);
+    let new = clusters.observed(&owner_map).unwrap().uid;
+    assert_ne!(new, old);
+    clusters.advance(A_WHILE);
+    clusters.put(MAP, "default", "b", map("2"));
+    clusters.add_pod("q", &[(MAP, "b")]);
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.lower[&key(MAP, "b")]["metadata"]["ownerReferences"][0]["uid"], json!(new));
+}
+
 #[test]
 fn owner_config_maps_are_not_copies() {
     let mut clusters = with_copy();

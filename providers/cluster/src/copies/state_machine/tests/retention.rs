@@ -85,3 +85,23 @@ fn a_namespace_that_has_to_stay_is_looked_at_again_later() {
     clusters.advance(RETENTION * 2);
     assert!(retired(&clusters));
 }
+
+/// Each of them lists everything in a namespace.
+#[test]
+fn a_few_namespaces_are_retired_at_a_time() {
+    let mut clusters = FakeClusters::new();
+    let pods: Vec<PodRef> = (0..20).map(|n| PodRef::new(format!("n{n}"), "p", format!("uid-{n}"))).collect();
+    for pod in &pods {
+        clusters.handle(Event::PodAdded(pod.clone(), Dependencies::default()));
+    }
+    clusters.run();
+    for pod in &pods {
+        clusters.handle(Event::PodRemoved(pod.clone()));
+    }
+    clusters.now += RETENTION * 2;
+    clusters.handle(Event::Tick);
+    assert!((1..=4).contains(&clusters.retirements.len()), "{:?}", clusters.retirements);
+    assert_eq!(clusters.state_machine.deadline(), None, "an answer comes first");
+    clusters.advance(A_WHILE);
+    assert!(clusters.state_machine.lower_namespaces.is_empty() && clusters.lower.is_empty());
+}
