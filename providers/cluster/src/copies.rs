@@ -32,7 +32,7 @@ use vk_provider::{
     Error, EventKind, PodEvent, PodRef, Result, error,
     resolve::{Reference, ReferenceKind},
 };
-use vk_supervisor::{Supervisor, task};
+use vk_supervisor::{Clock, Supervisor, task};
 
 pub(crate) use self::{calls::references, kind::referenced_objects};
 pub use self::{
@@ -85,6 +85,8 @@ pub struct CopierOptions {
     pub grace: Duration,
     /// How long a lower namespace stays after the last pod and copy in it.
     pub namespace_retention: Duration,
+    /// The clock of the marks on namespaces that are being removed.
+    pub clock: Clock,
 }
 
 /// Copies the dependencies of pods to the lower cluster, and deletes them when no pod needs them any more. Clones share state.
@@ -105,6 +107,7 @@ struct Inner {
     /// Incremented with each event.
     changed: watch::Sender<u64>,
     started: Instant,
+    clock: Clock,
 }
 
 struct State {
@@ -145,6 +148,7 @@ impl Copier {
             state: Mutex::new(State { state_machine, actions: Vec::new() }),
             changed: watch::Sender::new(0),
             started: Instant::now(),
+            clock: options.clock,
         });
         let mut executor = Executor {
             inner: Arc::clone(&inner),

@@ -21,6 +21,8 @@ pub const ORIGIN_NAME: &str = "multicluster.virtual-kubelet.io/origin-name";
 pub const INPUT: &str = "multicluster.virtual-kubelet.io/input";
 /// Annotation of lower pods: the values last written from the upper pod, so that changes by others can be told from them.
 pub const APPLIED: &str = "multicluster.virtual-kubelet.io/applied";
+/// Annotation of owner ConfigMaps: since when their virtual node is removing the namespace.
+pub const RETIRING: &str = "multicluster.virtual-kubelet.io/retiring";
 /// Annotation of recreated lower pods: the number of pods before this one.
 pub const REPLACED: &str = "multicluster.virtual-kubelet.io/replaced";
 /// Label of lower pods, as set by tensile-kube.

@@ -1,12 +1,16 @@
 //! Removes what a virtual node has left in a lower namespace that it does not use any more.
 
+use std::time::Duration;
+
 use k8s_openapi::{
     Metadata,
     api::core::v1::{ConfigMap, Namespace, Pod, Secret, ServiceAccount},
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
-use tracing::info;
+use tokio::time::Instant;
+use tracing::{debug, info};
 use vk_kube::{Client, Error, Kind, Objects, Selector};
+use vk_supervisor::Clock;
 
 use crate::{
     copies::kind::CopiedObject,
@@ -15,12 +19,20 @@ use crate::{
     owner_config_map,
 };
 
+/// How long after the mark a namespace may be deleted. Others wait for longer than this.
+const MAX_SEARCH: Duration = Duration::from_mins(1);
+
 /// Removes the owner ConfigMap of the node from a namespace, and the namespace if it was created for this upper cluster and nothing else is
 /// in it. Fails if the namespace has to stay for now.
 ///
 /// Each virtual node that uses a namespace has an owner ConfigMap in it, which it creates before its first pod there. So a namespace without
 /// any is one that no virtual node uses.
-pub(crate) async fn retire(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<(), Error> {
+pub(crate) async fn retire(
+    lower: &Client,
+    namespace: &str,
+    owner: &OwnerId,
+    clock: &Clock,
+) -> Result<(), Error> {
     let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
     let found = match maps.get(&owner_config_map::name(owner)).await {
         Ok(found) if owner.owns(&found.metadata) => found,
@@ -37,7 +49,7 @@ pub(crate) async fn retire(lower: &Client, namespace: &str, owner: &OwnerId) -> 
     if owned {
         return Err(in_use(namespace, "it contains objects of this node"));
     }
-    if remove_namespace(lower, namespace, owner).await? {
+    if remove_namespace(lower, namespace, owner, uid, clock).await? {
         return Ok(());
     }
     removed(maps.delete(&owner_config_map::name(owner), uid).await)
@@ -45,7 +57,13 @@ pub(crate) async fn retire(lower: &Client, namespace: &str, owner: &OwnerId) -> 
 
 /// Removes a namespace with the owner ConfigMap of the node in it. Returns whether it is gone, with the ConfigMap. Fails if it is ours and
 /// somebody else uses it, who may leave later.
-async fn remove_namespace(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<bool, Error> {
+async fn remove_namespace(
+    lower: &Client,
+    namespace: &str,
+    owner: &OwnerId,
+    map_uid: &str,
+    clock: &Clock,
+) -> Result<bool, Error> {
     let objects: Objects<Namespace> = Objects::all(lower.clone());
     let found = match objects.get(namespace).await {
         Ok(found) => found.metadata,
@@ -56,6 +74,26 @@ async fn remove_namespace(lower: &Client, namespace: &str, owner: &OwnerId) -> R
     if !owner_config_map::is_created_by(owner, &found) {
         return Ok(false);
     }
+    let marked = Instant::now();
+    owner_config_map::mark_retiring(lower, namespace, owner, map_uid, Some(clock.now())).await?;
+    let removed = remove_if_unused(lower, namespace, owner, &found, marked).await;
+    if removed.is_err()
+        && let Err(error) = owner_config_map::mark_retiring(lower, namespace, owner, map_uid, None).await
+    {
+        debug!(%error, namespace, "cannot remove the mark of a namespace that stays: others ignore it after some minutes");
+    }
+    removed
+}
+
+/// Deletes a namespace that was marked at this time, unless somebody uses it.
+async fn remove_if_unused(
+    lower: &Client,
+    namespace: &str,
+    owner: &OwnerId,
+    found: &ObjectMeta,
+    marked: Instant,
+) -> Result<bool, Error> {
+    let objects: Objects<Namespace> = Objects::all(lower.clone());
     let own_map = LowerObject {
         kind: "ConfigMap",
         namespace: Some(namespace.to_owned()),
@@ -68,9 +106,13 @@ async fn remove_namespace(lower: &Client, namespace: &str, owner: &OwnerId) -> R
         }
         return Err(in_use(namespace, &why));
     }
-    // The last question before the deletion, because a virtual node that begins to use the namespace creates its owner ConfigMap first.
+    // A virtual node that begins to use the namespace creates its owner ConfigMap first, and then looks for our mark: it is found here, or
+    // it waits.
     if has_other_node(lower, namespace, owner).await? {
         return Ok(false);
+    }
+    if marked.elapsed() > MAX_SEARCH {
+        return Err(in_use(namespace, "the search for objects in it took too long"));
     }
     match objects.delete(namespace, found.uid.as_deref().unwrap_or_default()).await {
         Ok(()) => {

@@ -3,13 +3,18 @@
 //! It is the controller of the lower pods, so that no lower ReplicaSet adopts them by their labels and `kubectl drain` treats them as
 //! managed. When it is deleted, the garbage collector of the lower cluster removes everything that it owns.
 
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use vk_kube::{Client, Error, Kind, Objects};
+use serde_json::json;
+use vk_kube::{Client, Error, Kind, Objects, Patch, Selector};
 
 use crate::names::{self, OwnerId};
+
+/// For how long a mark counts that says that a virtual node is removing a namespace. A process that ended in between leaves its mark.
+const MARK_TTL: SignedDuration = SignedDuration::from_mins(5);
 
 /// The name of the owner ConfigMap, which is the same in every namespace.
 pub fn name(owner: &OwnerId) -> String {
@@ -30,6 +35,60 @@ pub async fn ensure(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<
         found => found?,
     };
     reference(&found.metadata, namespace, owner)
+}
+
+/// Marks the owner ConfigMap with this UID: its node begins to remove the namespace now, or (`None`) does not.
+pub(crate) async fn mark_retiring(
+    lower: &Client,
+    namespace: &str,
+    owner: &OwnerId,
+    uid: &str,
+    since: Option<Timestamp>,
+) -> Result<(), Error> {
+    let objects: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
+    let since = since.map(|since| since.to_string());
+    let mark = json!({"metadata": {"uid": uid, "annotations": {names::RETIRING: since}}});
+    objects.patch(&name(owner), Patch::Merge(&mark)).await.map(drop)
+}
+
+/// Fails while a namespace is being deleted or another virtual node is removing it. It is asked after our owner ConfigMap was created:
+/// who removes a namespace marks its own owner ConfigMap first, and then looks for those of others. So one of both sees the other.
+pub async fn check_namespace_stays(
+    lower: &Client,
+    namespace: &str,
+    owner: &OwnerId,
+    now: Timestamp,
+) -> Result<(), Error> {
+    let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
+    let labels = Some(format!("{}={},{}", names::ORIGIN, owner.origin, names::NODE));
+    for map in maps.list(&Selector { fields: None, labels }).await?.objects {
+        let mark = names::annotation(&map.metadata, names::RETIRING);
+        let Some(since) = mark.and_then(|mark| mark.parse::<Timestamp>().ok()) else { continue };
+        if owner.owns(&map.metadata) {
+            // Left by an earlier process of this node.
+            mark_retiring(lower, namespace, owner, map.metadata.uid.as_deref().unwrap_or_default(), None)
+                .await?;
+        } else if now.duration_since(since).abs() < MARK_TTL {
+            let node =
+                map.data.as_ref().and_then(|data| data.get("node")).map_or("another one", String::as_str);
+            let message = format!(
+                "virtual node {node} is about to delete namespace {namespace} of the lower cluster: waiting until it is gone or stays"
+            );
+            return Err(Error::new(Kind::Conflict, message));
+        }
+    }
+    let namespaces: Objects<Namespace> = Objects::all(lower.clone());
+    match namespaces.get(namespace).await {
+        Ok(found) if found.metadata.deletion_timestamp.is_some() => {
+            let message = format!(
+                "namespace {namespace} of the lower cluster is being deleted: waiting until it is gone"
+            );
+            Err(Error::new(Kind::Conflict, message))
+        }
+        // A process with permissions in some namespaces only relies on existing ones.
+        Err(error) if error.kind == Kind::Forbidden => Ok(()),
+        found => found.map(drop),
+    }
 }
 
 /// Whether a lower namespace was created for this upper cluster.

@@ -37,7 +37,9 @@ pub(super) async fn ensure_namespace(inner: Arc<Inner>, below: String, above: St
     let (lower, owner) = (&inner.lower, &inner.owner);
     let ensure = async {
         owner_config_map::ensure_namespace(lower, &below, &above, owner).await?;
-        owner_config_map::ensure(lower, &below, owner).await
+        let reference = owner_config_map::ensure(lower, &below, owner).await?;
+        owner_config_map::check_namespace_stays(lower, &below, owner, inner.clock.now()).await?;
+        Ok(reference)
     };
     let answer = ensure.await;
     inner.handle(Event::NamespaceEnsured(below, answer));
@@ -45,7 +47,7 @@ pub(super) async fn ensure_namespace(inner: Arc<Inner>, below: String, above: St
 
 /// Removes what we have in a lower namespace that nobody uses.
 pub(super) async fn retire_namespace(inner: Arc<Inner>, below: String) {
-    let answer = namespace_removal::retire(&inner.lower, &below, &inner.owner).await;
+    let answer = namespace_removal::retire(&inner.lower, &below, &inner.owner, &inner.clock).await;
     inner.handle(Event::NamespaceRetired(below, answer));
 }
 

@@ -72,6 +72,7 @@ pub(super) fn begin(node: &Arc<VirtualNode>) -> BoxStream<'static, PodChange> {
         events: events.clone(),
         grace: copies::GRACE,
         namespace_retention: settings.namespace_retention,
+        clock: node.clock.clone(),
     });
     events::start(events::EventOptions {
         lower: node.lower.clone(),

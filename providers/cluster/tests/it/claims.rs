@@ -17,7 +17,7 @@ use vk_provider_cluster::{
     lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{self, NamespaceMapping, OwnerId},
 };
-use vk_supervisor::Supervisor;
+use vk_supervisor::{Clock, Supervisor};
 use vk_testing::{ControlPlane, control_plane, eventually};
 
 const SOON: Duration = Duration::from_mins(1);
@@ -89,6 +89,7 @@ impl ClaimFixture {
             events: sender,
             grace: GRACE,
             namespace_retention: Duration::from_hours(1),
+            clock: Clock::system(),
         });
         let below = format!("{}-below", namespace.name());
         Self {

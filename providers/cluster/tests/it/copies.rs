@@ -16,7 +16,7 @@ use vk_provider_cluster::{
     names::{self, NamespaceMapping, OwnerId},
     owner_config_map,
 };
-use vk_supervisor::Supervisor;
+use vk_supervisor::{Clock, Supervisor};
 use vk_testing::{
     ControlPlane,
     control_plane::{self, Options},
@@ -73,6 +73,7 @@ fn begin(
         events: sender,
         grace: GRACE,
         namespace_retention,
+        clock: Clock::system(),
     });
     (copier, supervisor, events)
 }

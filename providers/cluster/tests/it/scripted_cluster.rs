@@ -97,6 +97,9 @@ impl ScriptedNode {
             .live
             .entry("/api/v1/namespaces/web".to_owned())
             .or_insert_with(|| json!({"metadata": {"name": "web"}}));
+        cluster.live.entry("/api/v1/namespaces/web/configmaps".to_owned()).or_insert_with(|| {
+            json!({"apiVersion": "v1", "kind": "ConfigMapList", "metadata": {"resourceVersion": "9"}, "items": []})
+        });
         let system = json!({"metadata": {"name": "kube-system", "uid": "lower-id"}});
         cluster.live.insert("/api/v1/namespaces/kube-system".to_owned(), system);
         cluster.live.insert("/version".to_owned(), json!({"gitVersion": "v1.36.4"}));
@@ -175,7 +178,7 @@ impl ScriptedCluster {
             return ScriptedAnswer::Text(200, "ok".to_owned());
         }
         // The account of pods is there already.
-        if path.contains("/serviceaccounts") {
+        if path.contains("/serviceaccounts") && !self.live.contains_key(path) {
             return match request.method {
                 Method::POST => status(409, "AlreadyExists", "already exists"),
                 _ => answer(&json!({"apiVersion": "v1", "kind": "ServiceAccount",

@@ -18,7 +18,7 @@ use vk_provider_cluster::{
     names::{self, NamespaceMapping, OwnerId},
     storage::{PROVISIONER, StorageOptions, start},
 };
-use vk_supervisor::Supervisor;
+use vk_supervisor::{Clock, Supervisor};
 use vk_testing::{ControlPlane, control_plane, eventually};
 
 const SOON: Duration = Duration::from_mins(1);
@@ -271,6 +271,7 @@ async fn a_larger_request_is_copied_and_its_progress_reported() {
         events,
         grace: copies::GRACE,
         namespace_retention: Duration::from_hours(1),
+        clock: Clock::system(),
     });
     let pod = PodRef::of(&fixture.pods().get("first").await.unwrap()).unwrap();
     let needs = Dependencies { claims: ["data".to_owned()].into(), ..Dependencies::default() };

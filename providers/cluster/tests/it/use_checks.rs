@@ -12,7 +12,7 @@ use vk_provider_cluster::{
     lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{NamespaceMapping, ORIGIN, ORIGIN_NAME, ORIGIN_NAMESPACE, OwnerId},
 };
-use vk_supervisor::Supervisor;
+use vk_supervisor::{Clock, Supervisor};
 use vk_testing::eventually;
 
 use crate::{
@@ -73,6 +73,7 @@ impl LeftCopies {
                 events: sender,
                 grace: Duration::ZERO,
                 namespace_retention: Duration::from_hours(1),
+                clock: Clock::system(),
             });
             (copier, events)
         };
