@@ -3,6 +3,7 @@
 pub mod abandonment;
 mod backend_health;
 mod leadership;
+mod lost_labels;
 mod lower_error;
 mod node_status;
 mod pod_creation;
@@ -38,7 +39,7 @@ use crate::{
     names::OwnerId,
     pod_plan,
     stats::{PodSource, UsageStats},
-    status::has_ended,
+    status::{has_ended, has_stopped},
     stream::{PodLocator, PodStreams},
 };
 
@@ -265,22 +266,24 @@ impl VirtualNode {
         (self.upper_pod_of(&lower)?.uid == pod.uid).then_some(lower)
     }
 
-    /// The lower pod of an upper pod, read from the API server if the watch has not reported it.
-    async fn find_lower_pod(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
+    /// The lower pod of an upper pod, read from the API server if the watch has not reported it. The upper pod is the last known one.
+    async fn find_lower_pod(&self, pod: &PodRef, upper: Option<&Pod>) -> Result<Option<Arc<Pod>>> {
         match self.lower_pod(pod) {
             Some(lower) => Ok(Some(lower)),
-            None => self.read_lower_pod(pod).await,
+            None => self.read_lower_pod(pod, upper).await,
         }
     }
 
-    /// The lower pod of an upper pod, always read from the API server.
-    async fn read_lower_pod(&self, pod: &PodRef) -> Result<Option<Arc<Pod>>> {
+    /// The lower pod of an upper pod, always read from the API server, by its name.
+    async fn read_lower_pod(&self, pod: &PodRef, upper: Option<&Pod>) -> Result<Option<Arc<Pod>>> {
         let Some(key) = self.key(pod) else { return Ok(None) };
         let found = self.lower.read(&key).await;
         let found =
             found.map_err(|error| lower_error::to_provider_error(&format!("read pod {pod}"), error))?;
-        let is_ours = |lower: &Pod| self.upper_pod_of(lower).is_some_and(|upper| upper.uid == pod.uid);
-        Ok(found.filter(is_ours).map(Arc::new))
+        match found.map(Arc::new) {
+            Some(found) => Ok(self.identify(pod, upper, found).await),
+            None => Ok(None),
+        }
     }
 
     /// The lower pods of this virtual node, from the watch.
@@ -321,8 +324,9 @@ impl LowerClusterListener for VirtualNode {
             return self.node_status.capacity_changed();
         };
         let stopped = self.records.lock().observe(&pod, lower, deleted);
-        if stopped {
-            // The core does not ask again for a pod whose containers it has seen terminated.
+        if stopped && has_stopped(lower) {
+            // The core does not ask again for a pod whose containers it has seen terminated. For others the API server is asked: the pod
+            // may have lost its labels.
             self.forget_pod(&pod);
         } else if has_ended(lower)
             && let Ok(session) = self.session()

@@ -85,6 +85,15 @@ fn non_empty<T>(all: impl Iterator<Item = T>) -> Option<Vec<T>> {
 
 pub(crate) use vk_provider::pod::is_terminal as has_ended;
 
+/// Whether a pod has ended, or had containers of which none can run any more.
+pub(crate) fn has_stopped(pod: &Pod) -> bool {
+    let containers = pod.status.iter().filter_map(|status| status.container_statuses.as_ref()).flatten();
+    let mut states = containers.map(|container| container.state.as_ref()).peekable();
+    let is_over =
+        states.peek().is_some() && states.all(|state| state.is_some_and(|state| state.terminated.is_some()));
+    is_over || has_ended(pod)
+}
+
 pub(crate) fn is_terminal(status: &PodStatus) -> bool {
     vk_provider::pod::is_terminal_phase(status.phase.as_deref())
 }

@@ -54,12 +54,11 @@ impl UseLists {
     ) -> Result<Option<ObjectUse>, Error> {
         let list = self.list_of(&key.namespace);
         let mut list = list.lock().await;
-        let fresh = match list.take().filter(UseList::is_fresh) {
-            Some(fresh) => fresh,
-            None => {
-                let _permit = self.permits.acquire().await;
-                UseList::read(client, origin, &key.namespace).await?
-            }
+        let fresh = if let Some(fresh) = list.take().filter(UseList::is_fresh) {
+            fresh
+        } else {
+            let _permit = self.permits.acquire().await;
+            UseList::read(client, origin, &key.namespace).await?
         };
         let found = fresh.uses.get(&(key.kind, key.name.clone())).copied();
         *list = Some(fresh);

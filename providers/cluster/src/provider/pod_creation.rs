@@ -52,9 +52,14 @@ impl VirtualNode {
             )));
         };
         let mut found = self.lower.pod(&key);
-        // A pod is only considered lost after the API server was asked.
-        if found.is_none() && pod_plan::has_run(&upper) {
+        // A pod is only considered lost, or that of somebody else, after the API server was asked.
+        let is_known = found.as_deref().is_some_and(|lower| self.upper_pod_of(lower).is_some());
+        if !is_known && pod_plan::has_run(&upper) {
             found = self.read(&key).await?;
+            if let Some(lower) = found.take() {
+                let identified = self.identify(pod, Some(&upper), Arc::clone(&lower)).await;
+                found = Some(identified.unwrap_or(lower));
+            }
         }
         match self.follow_plan(pod, &upper, &key, found.as_deref()).await? {
             CreateOutcome::Done => Ok(()),

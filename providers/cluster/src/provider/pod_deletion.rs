@@ -23,7 +23,7 @@ impl VirtualNode {
             return Err(gone());
         }
         self.records.lock().set_stopping(pod);
-        let Some(lower) = self.find_lower_pod(pod).await? else {
+        let Some(lower) = self.find_lower_pod(pod, last_known).await? else {
             self.forget_pod(pod);
             return Err(gone());
         };

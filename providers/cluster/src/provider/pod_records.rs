@@ -8,6 +8,8 @@ use vk_provider::PodRef;
 
 /// How long the watch may lag behind the creation of a pod.
 const WATCH_LAG: Duration = Duration::from_secs(5);
+/// How often the labels of a lower pod are restored at most.
+const LABELS_INTERVAL: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Default)]
 pub(super) struct PodRecords {
@@ -27,6 +29,10 @@ pub(super) struct PodRecord {
     pub(super) last: Option<Arc<Pod>>,
     /// Why the lower cluster rejects the pod permanently.
     pub(super) rejected: Option<String>,
+    /// The UID of the lower pod.
+    pub(super) lower_uid: Option<String>,
+    /// When the labels of the lower pod were restored last.
+    labels_restored: Option<Instant>,
 }
 
 // === impl PodRecords ===
@@ -49,6 +55,7 @@ impl PodRecords {
 
     pub(super) fn set_created(&mut self, pod: &PodRef, lower: Arc<Pod>) {
         let known = self.pods.entry(Arc::clone(&pod.uid)).or_default();
+        known.lower_uid.clone_from(&lower.metadata.uid);
         (known.created, known.last, known.rejected) = (Some((Instant::now(), lower)), None, None);
     }
 
@@ -65,8 +72,19 @@ impl PodRecords {
         // Pods that the core has not passed to us are not remembered: nobody asks for them after their deletion.
         let Some(known) = self.pods.get_mut(&pod.uid) else { return false };
         known.created = None;
+        known.lower_uid.clone_from(&lower.metadata.uid);
         known.last = gone.then(|| Arc::clone(lower));
         gone && known.stopping
+    }
+
+    /// Whether the labels of the lower pod may be restored now. Somebody who removes them again and again is not followed each time.
+    pub(super) fn begin_restoring_labels(&mut self, pod: &PodRef) -> bool {
+        let known = self.pods.entry(Arc::clone(&pod.uid)).or_default();
+        let is_due = known.labels_restored.is_none_or(|last| last.elapsed() >= LABELS_INTERVAL);
+        if is_due {
+            known.labels_restored = Some(Instant::now());
+        }
+        is_due
     }
 
     /// Forgets everything: in a new session the core passes all pods again.

@@ -39,7 +39,7 @@ impl VirtualNode {
         if let Some(lower) = known.recently_created() {
             return Ok(self.report(pod, &lower));
         }
-        if let Some(lower) = self.read_lower_pod(pod).await? {
+        if let Some(lower) = self.read_lower_pod(pod, None).await? {
             self.refresh_lower_node(&lower).await?;
             return Ok(self.report(pod, &lower));
         }

@@ -18,7 +18,7 @@ impl VirtualNode {
         }
         self.check_synced_for(&pod)?;
         // The watch may not have seen our latest write, so the pod is read.
-        let Some(lower) = self.read_lower_pod(&pod).await? else {
+        let Some(lower) = self.read_lower_pod(&pod, Some(&bundle.pod)).await? else {
             // A lost pod is reported with its status.
             if self.missing_status(&pod).is_none() {
                 return Err(Error::not_found(format!("pod {pod} is not in the lower cluster")));

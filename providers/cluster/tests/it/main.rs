@@ -13,6 +13,7 @@ mod fake_api_server;
 mod fence;
 mod forward;
 mod logs;
+mod lost_labels;
 mod namespace_removal;
 mod permissions;
 mod pod_security;

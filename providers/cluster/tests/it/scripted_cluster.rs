@@ -41,6 +41,8 @@ pub(crate) struct ScriptedCluster {
     pub(crate) watched: BTreeMap<&'static str, Vec<Value>>,
     /// The objects that the API server has, by path.
     pub(crate) live: BTreeMap<String, Value>,
+    /// What objects are after a patch, by path; others stay as they are.
+    pub(crate) patched: BTreeMap<String, Value>,
 }
 
 /// A virtual node of a scripted cluster. Both clusters have the same API server.
@@ -191,7 +193,8 @@ impl ScriptedCluster {
                 &json!({"apiVersion": "v1", "kind": kind, "metadata": {"name": "made", "uid": "m1"}}),
             );
         }
-        match self.live.get(path) {
+        let patched = self.patched.get(path).filter(|_| request.method == Method::PATCH);
+        match patched.or_else(|| self.live.get(path)) {
             Some(object) => answer(object),
             // A list of nodes by name.
             None if path == "/api/v1/nodes" => {

@@ -284,3 +284,13 @@ fn a_pod_has_not_ended_while_an_injected_container_runs() {
     );
     assert_eq!(condition(&below(ended("app", 143), ended("proxy", 0)), still), None);
 }
+
+/// A pod that disappears from the watch may have lost its labels.
+#[test]
+fn a_pod_has_stopped_when_none_of_its_containers_can_run() {
+    let stopped = |status| has_stopped(&lower(status));
+    assert!(stopped(json!({"phase": "Failed"})));
+    assert!(stopped(json!({"phase": "Running", "containerStatuses": [ended("app", 0), ended("proxy", 0)]})));
+    assert!(!stopped(json!({"phase": "Running", "containerStatuses": [ended("app", 0), running("proxy")]})));
+    assert!(!stopped(json!({"phase": "Pending"})), "it may start");
+}

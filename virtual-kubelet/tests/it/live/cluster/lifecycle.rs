@@ -47,6 +47,25 @@ async fn a_pod_deleted_in_the_lower_cluster_fails_and_is_replaced() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]
+async fn a_lower_pod_that_loses_our_labels_runs_on_and_gets_them_back() {
+    let pair = ClusterPair::common().await;
+    let namespace = pair.test_namespace("unlabelled").await;
+    let (_, below) = namespace.run(&pair.pod("bare")).await;
+    let labels = below["metadata"]["labels"].as_object().unwrap();
+    let ours = labels.keys().filter(|key| key.starts_with("multicluster.virtual-kubelet.io/"));
+    let removed: serde_json::Map<String, Value> = ours.map(|key| (key.clone(), Value::Null)).collect();
+    namespace.lower.patch("pods/bare", &json!({"metadata": {"labels": removed}})).await;
+    namespace.upper.wait_event("bare", &["LowerLabelsRestored"]).await;
+    let restored = namespace.lower.find("pods/bare").await.unwrap();
+    assert_eq!(restored["metadata"]["uid"], below["metadata"]["uid"]);
+    assert_eq!(restored["metadata"]["labels"], below["metadata"]["labels"]);
+    let above = namespace.upper.find("pods/bare").await.unwrap();
+    assert_eq!(above["status"]["phase"], "Running", "{}", above["status"]);
+    namespace.remove("bare").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
 async fn liqo_1804_and_3096_a_finished_pod_is_not_run_again() {
     let pair = ClusterPair::common().await;
     let namespace = pair.test_namespace("finished").await;
