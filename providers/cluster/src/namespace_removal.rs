@@ -77,7 +77,8 @@ async fn remove_namespace(
     let marked = Instant::now();
     owner_config_map::mark_retiring(lower, namespace, owner, map_uid, Some(clock.now())).await?;
     let removed = remove_if_unused(lower, namespace, owner, &found, marked).await;
-    if removed.is_err()
+    // After any other error the deletion may still take effect: then the mark stays until others ignore it.
+    if matches!(&removed, Err(error) if error.kind == Kind::Conflict)
         && let Err(error) = owner_config_map::mark_retiring(lower, namespace, owner, map_uid, None).await
     {
         debug!(%error, namespace, "cannot remove the mark of a namespace that stays: others ignore it after some minutes");
