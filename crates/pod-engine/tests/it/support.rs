@@ -34,6 +34,8 @@ pub(crate) const LIMIT: Duration = Duration::from_mins(30);
 pub(crate) struct TestEngine {
     pub(crate) runtime: FakeRuntime,
     pub(crate) clock: Clock,
+    /// How far the engine's clock is behind that of the runtime.
+    behind: Arc<Mutex<SignedDuration>>,
     pub(crate) folder: tempfile::TempDir,
     pub(crate) changes: Arc<Mutex<Vec<PodChange>>>,
     engine: Option<Engine>,
@@ -77,9 +79,15 @@ impl TestEngine {
     /// With a clock that is behind that of the runtime: as after the clock was set back.
     pub(crate) fn behind(by: SignedDuration) -> Self {
         let start: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
+        let clock = Clock::following_tokio(start);
+        let behind = Arc::new(Mutex::new(by));
         let mut test = Self {
-            runtime: FakeRuntime::new(Clock::following_tokio(start)),
-            clock: Clock::following_tokio(start - by),
+            runtime: FakeRuntime::new(clock.clone()),
+            clock: Clock::new({
+                let behind = Arc::clone(&behind);
+                move || clock.now() - *behind.lock()
+            }),
+            behind,
             folder: tempfile::tempdir().unwrap(),
             changes: Arc::default(),
             engine: None,
@@ -88,6 +96,11 @@ impl TestEngine {
         };
         test.open();
         test
+    }
+
+    /// Sets the engine's clock back. What the runtime has recorded so far is in the future then.
+    pub(crate) fn set_clock_back(&self, by: SignedDuration) {
+        *self.behind.lock() += by;
     }
 
     /// Starts a process.

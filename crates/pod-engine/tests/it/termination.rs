@@ -8,7 +8,7 @@ use vk_pod_engine::testing::Call;
 use vk_provider::{Provider, error::Kind};
 
 use crate::support::{
-    FOREVER, STUBBORN, TestEngine, container, container_status, deleted, exit_code, pod, statuses,
+    FOREVER, STUBBORN, TestEngine, container, container_status, deleted, exit_code, pod, statuses, waiting,
 };
 
 async fn nothing_is_left(test: &TestEngine) {
@@ -83,8 +83,14 @@ async fn the_end_of_a_killed_container_is_reported_in_seconds_also_if_the_clock_
 
 #[tokio::test(start_paused = true)]
 async fn a_crashed_container_is_restarted_in_seconds_also_if_the_clock_was_set_back() {
-    let test = TestEngine::behind(jiff::SignedDuration::from_hours(6));
+    let test = TestEngine::new();
     let made = test.create(&pod("a", json!({ "containers": [container("app", "sleep 1; exit 1")] }))).await;
+    test.until(&made, "it waits after its second crash", |status| {
+        statuses(status).any(|status| waiting(status) == "CrashLoopBackOff")
+    })
+    .await;
+    // The back-off knows the start from before; a start that is hours before the crash would not count.
+    test.set_clock_back(jiff::SignedDuration::from_hours(6));
     let begun = Instant::now();
     test.until(&made, "it is restarted twice", |status| {
         statuses(status).any(|status| status.restart_count >= 2)
