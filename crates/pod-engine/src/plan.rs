@@ -13,7 +13,7 @@ mod garbage;
 mod init;
 mod restart;
 mod sandbox;
-mod stop;
+mod stop_order;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +23,7 @@ use k8s_openapi::api::core::v1::Pod;
 pub use self::{
     backoff::{BackoffKey, Crash, CrashBackoffs},
     garbage::{Garbage, find_garbage},
-    stop::{MIN_GRACE, StopReason, StopStep, grace_period, remaining_grace, stop_message, stop_order},
+    stop_order::{MIN_GRACE, StopReason, StopStep, grace_period, remaining_grace, stop_message, stop_order},
 };
 pub use vk_provider::restart_policy::should_restart;
 

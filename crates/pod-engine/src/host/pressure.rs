@@ -84,7 +84,7 @@ fn below(left: u64, all: u64, percent: u64) -> bool {
     u128::from(left) * 100 < u128::from(all) * u128::from(percent)
 }
 
-// === impl Strain ===
+// === impl Pressures ===
 
 impl Pressures {
     /// Sets the node conditions with the kubelet's texts, and removes those that were not measured.
@@ -141,6 +141,14 @@ mod tests {
         assert_eq!(tracker.record(short(true), at(10)), short(true));
         assert_eq!(tracker.record(short(false), at(300)), short(true), "transition period");
         assert_eq!(tracker.record(short(false), at(310)), short(false));
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_does_not_prolong_pressure() {
+        let mut tracker = PressureTracker::default();
+        let short = |short| Pressures { memory: Some(short), disk: None, processes: None };
+        assert_eq!(tracker.record(short(true), at(21_600)), short(true));
+        assert_eq!(tracker.record(short(false), at(0)), short(false));
     }
 
     #[test]

@@ -114,7 +114,7 @@ fn is_running(status: &PodStatus) -> bool {
 #[ignore = "needs root: make test"]
 async fn a_container_without_a_limit_is_not_killed_by_the_limit_of_its_neighbour() {
     let node = TestNode::new(&json!({})).await;
-    // 64 MiB in memory, beside a container that may have 24 MiB.
+    // 48 MiB in memory, beside a container that may have 24 MiB.
     let greedy = "dd if=/dev/zero of=/dev/shm/x bs=1M count=48 2>/dev/null && echo done; sleep 1000";
     let pod = node
         .create(
@@ -126,11 +126,8 @@ async fn a_container_without_a_limit_is_not_killed_by_the_limit_of_its_neighbour
         )
         .await;
     node.until(&pod, "it runs", is_running).await;
-    assert_eq!(
-        node.read("memory", "/burstable/poduid-neighbours", "memory.limit_in_bytes", "memory.max").len(),
-        "9223372036854771712".len(),
-        "the pod has no limit"
-    );
+    let limit = node.read("memory", "/burstable/poduid-neighbours", "memory.limit_in_bytes", "memory.max");
+    assert!(["9223372036854771712", "max"].contains(&limit.as_str()), "the pod has the limit {limit}");
     let shm = |status: &PodStatus| {
         let greedy = status.container_statuses.iter().flatten().find(|one| one.name == "greedy");
         greedy.and_then(|one| one.state.clone()).unwrap_or_default()
