@@ -330,7 +330,7 @@ mod tests {
             let registry = registries.of(&image, Some(&credentials)).unwrap();
             tokio::select! {
                 answer = registry.authorize("x", &challenge) => {
-                    let error = answer.err().expect("no answer");
+                    let error = answer.expect_err("no answer");
                     assert!(!is_asked, "{error:?}");
                     let RegistryError::Invalid(why) = error else { panic!("{error:?}") };
                     assert!(why.contains("does not use TLS") && !why.contains("s3cr3t"), "{why}");
