@@ -17,6 +17,9 @@ pub struct Error {
     pub retry_after: Option<Duration>,
     /// The fields that the server rejects, such as `status.podIPs[1]`, if it named them.
     pub fields: Vec<String>,
+    /// Whether the API server's validation rejects the object: 422 with the reason `Invalid`. Other answers of [`Kind::Invalid`] may
+    /// be those of a proxy.
+    pub failed_validation: bool,
 }
 
 /// The classes of errors.
@@ -53,7 +56,13 @@ pub enum Kind {
 impl Error {
     /// Creates an error of this kind.
     pub fn new(kind: Kind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), retry_after: None, fields: Vec::new() }
+        Self {
+            kind,
+            message: message.into(),
+            retry_after: None,
+            fields: Vec::new(),
+            failed_validation: false,
+        }
     }
 
     /// A call that exceeded its time limit.
@@ -124,6 +133,7 @@ impl From<kube::Error> for Error {
             },
             retry_after: (seconds > 0).then(|| Duration::from_secs(seconds.into())),
             fields,
+            failed_validation: kind == Kind::Invalid && status.code == 422 && status.reason == "Invalid",
         }
     }
 }
@@ -184,6 +194,18 @@ mod tests {
         let cause = serde_json::json!({"reason": "FieldValueInvalid", "field": "metadata.uid"});
         uid.details = Some(details(serde_json::json!({"causes": [cause]})));
         assert_eq!(Error::from(kube::Error::Api(uid.boxed())).kind, Kind::Replaced);
+    }
+
+    #[test]
+    fn only_the_validation_of_the_api_server_fails_validation() {
+        let failed =
+            |code, reason| Error::from(kube::Error::Api(status(code, reason).boxed())).failed_validation;
+        assert!(failed(422, "Invalid"));
+        for (code, reason) in
+            [(400, "BadRequest"), (400, "Invalid"), (413, ""), (415, ""), (422, ""), (503, "Invalid")]
+        {
+            assert!(!failed(code, reason), "{code} {reason}");
+        }
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod access;
 mod garbage_collection;
 mod name;
 mod pull_backoff;
+mod pull_permits;
 mod pull_records;
 mod puller;
 

@@ -230,6 +230,16 @@ pub(crate) fn digest(status: &PodStatus) -> ValueDigest {
     ))
 }
 
+/// The digest of how a pod ended, by which two statuses are told apart that only differ in the time when they were computed.
+pub(crate) fn outcome_digest(status: &PodStatus) -> ValueDigest {
+    ValueDigest::of(&(
+        (&status.phase, &status.reason, &status.message),
+        &status.container_statuses,
+        &status.init_container_statuses,
+        &status.ephemeral_container_statuses,
+    ))
+}
+
 /// Whether the API server has this status but for what older ones do not store: the generation (before Kubernetes 1.34), and the
 /// resources of the pod as a whole (before 1.36). That alone is no reason to write every pod at every start.
 pub(crate) fn is_stored_except_unsupported(status: &PodStatus, there: Option<&PodStatus>) -> bool {

@@ -98,6 +98,9 @@ impl ContainerStarter {
 
     /// Starts containers one after the other, and returns the result of each. A failed init container ends it, others do not. It also ends
     /// at a container whose image is being pulled: call it again when [`ImagePulls::finished`] resolves.
+    ///
+    /// So a container waits for the images of those before it. A kubelet does the same (`startContainer` pulls, one container after the
+    /// other), and pods rely on this order: a `postStart` hook of one container keeps the next one from starting.
     pub(super) async fn start_all(
         &mut self,
         target: &StartTarget<'_>,

@@ -4,7 +4,9 @@
 //! without a record was present before and may be used by all pods, unless one of its names has an intent: then a pull may have added it,
 //! and no pod may use it until a pull succeeds. Credentials are stored as hashes.
 //!
-//! An intent is a locked file. The lock ends with the process, so that an intent without a lock is one whose pull has an unknown result.
+//! An intent also names the image that had the name before and was for everyone: that one stays so unless the pull succeeds.
+
+mod intent_file;
 
 use std::{
     collections::BTreeSet,
@@ -16,9 +18,9 @@ use std::{
 };
 
 use jiff::Timestamp;
-use rustix::fs::{FlockOperation, flock};
 use serde::{Deserialize, Serialize};
 
+use self::intent_file::IntentFile;
 use super::{
     access::{Access, ImageAccess, hex},
     name,
@@ -32,6 +34,8 @@ pub(super) struct PullRecords {
     pulled: PathBuf,
     /// Serializes access to the files by this node. Nodes are not serialized: if an update is lost, an image has to be pulled once more.
     lock: tokio::sync::Mutex<()>,
+    /// Files of intents that had no lock when [`unresolved`](Self::unresolved) was last called.
+    abandoned: parking_lot::Mutex<BTreeSet<PathBuf>>,
 }
 
 /// An active pull. If it is dropped without a result, the intent stays recorded.
@@ -44,6 +48,13 @@ pub(super) struct PullIntent {
     _file: File,
     /// Intents of earlier pulls whose result is unknown.
     stale: Vec<PathBuf>,
+}
+
+/// An intent whose pull ended some time ago with an unknown result.
+#[derive(Debug)]
+pub(super) struct UnresolvedIntent {
+    path: PathBuf,
+    pub(super) image: String,
 }
 
 /// A pulled image.
@@ -62,6 +73,7 @@ impl PullRecords {
             pulling: folder.join("pulling"),
             pulled: folder.join("pulled"),
             lock: tokio::sync::Mutex::default(),
+            abandoned: parking_lot::Mutex::default(),
         })
     }
 
@@ -69,13 +81,13 @@ impl PullRecords {
     pub(super) async fn access(self: &Arc<Self>, image: &str, present: &Image) -> Access {
         let (written, present) = (image.to_owned(), present.clone());
         let access = self.blocking(move |records| {
-            if let Some(record) = records.read(&present.id)? {
-                return Ok(record.access.of(bare(&written)));
-            }
-            let names = present.tags.iter().chain(&present.digests).chain([&written]);
-            let begun = names.map(|name| records.intents(name)).collect::<io::Result<Vec<_>>>()?;
-            let begun = begun.iter().any(|intents| !intents.is_empty());
-            Ok(if begun { Access::Unknown } else { Access::Everyone })
+            // In this order: a pull records its image before it removes its intent.
+            let begun = records.may_be_pulled(&written, &present)?;
+            Ok(match records.read(&present.id)? {
+                Some(record) => record.access.of(bare(&written)),
+                None if begun => Access::Unknown,
+                None => Access::Everyone,
+            })
         });
         access.await.unwrap_or_else(|error| {
             tracing::warn!(%error, image, "cannot read the pull records of an image; it is pulled again");
@@ -83,30 +95,35 @@ impl PullRecords {
         })
     }
 
-    /// Records the intent to pull.
-    pub(super) async fn begin(self: &Arc<Self>, image: &str) -> io::Result<PullIntent> {
-        let image = image.to_owned();
+    /// Records the intent to pull. `present` is the image that has this name now, if there is one and it can be inspected.
+    pub(super) async fn begin(
+        self: &Arc<Self>,
+        image: &str,
+        present: Option<&Image>,
+        now: Timestamp,
+    ) -> io::Result<PullIntent> {
+        let (image, present) = (image.to_owned(), present.cloned());
         self.blocking(move |records| {
             let mut stale = Vec::new();
             for path in records.intents(&image)? {
-                if is_abandoned(&path)? {
+                if intent_file::is_abandoned(&path)? {
                     stale.push(path);
                 }
             }
             // One is enough.
-            stale.split_off(stale.len().min(1)).iter().try_for_each(|path| remove(path))?;
+            let mut removable = stale.split_off(stale.len().min(1));
+            let mut preloaded = None;
+            if let Some(present) = present {
+                preloaded = records.is_preloaded(&image, &present)?.then(|| present.id.clone());
+                for path in &stale {
+                    records.close(path, &present.id, now)?;
+                }
+                removable.append(&mut stale);
+            }
             create_folder(&records.pulling)?;
-            let unique = rand::random::<u64>();
-            let (new, path) = (format!("new.{unique:016x}"), format!("{}.{unique:016x}", key(&image)));
-            let (new, path) = (records.pulling.join(new), records.pulling.join(path));
-            let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
-            // It gets its name when it is locked, so that nobody takes it for an old one.
-            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
-            file.write_all(image.as_bytes())?;
-            // To disk, because the files of the runtime may be there first.
-            file.sync_all()?;
-            fs::rename(&new, &path)?;
-            File::open(&records.pulling)?.sync_all()?;
+            let intent = IntentFile { image: image.clone(), preloaded };
+            let (path, file) = intent.write(&records.pulling, &key(&image))?;
+            removable.iter().try_for_each(|path| remove(path))?;
             Ok(PullIntent { records: Arc::clone(records), image, path, _file: file, stale })
         })
         .await
@@ -129,6 +146,50 @@ impl PullRecords {
         }
     }
 
+    /// The intents whose pulls have no result, unless they ended only after the last call: the runtime may still be adding the image.
+    pub(super) async fn unresolved(self: &Arc<Self>) -> Vec<UnresolvedIntent> {
+        let found = self.blocking(|records| {
+            let mut abandoned = BTreeSet::new();
+            for path in entries(&records.pulling)? {
+                if intent_file::is_incomplete(&path) || intent_file::is_abandoned(&path)? {
+                    abandoned.insert(path);
+                }
+            }
+            let before = std::mem::replace(&mut *records.abandoned.lock(), abandoned.clone());
+            let mut unresolved = Vec::new();
+            for path in abandoned.intersection(&before) {
+                if intent_file::is_incomplete(path) {
+                    remove(path)?;
+                } else if let Some(intent) = IntentFile::read(path)? {
+                    unresolved.push(UnresolvedIntent { path: path.clone(), image: intent.image });
+                }
+            }
+            Ok(unresolved)
+        });
+        found.await.unwrap_or_else(|error| {
+            tracing::warn!(%error, "cannot read the records of interrupted pulls");
+            Vec::new()
+        })
+    }
+
+    /// Removes an intent without a result. The image that has its name now is closed if the pull may have added it.
+    pub(super) async fn resolve(
+        self: &Arc<Self>,
+        intent: UnresolvedIntent,
+        present: Option<Image>,
+        now: Timestamp,
+    ) {
+        let resolved = self.blocking(move |records| {
+            if let Some(present) = present {
+                records.close(&intent.path, &present.id, now)?;
+            }
+            remove(&intent.path)
+        });
+        if let Err(error) = resolved.await {
+            tracing::warn!(%error, "cannot remove the record of an interrupted pull");
+        }
+    }
+
     async fn blocking<T: Send + 'static>(
         self: &Arc<Self>,
         work: impl FnOnce(&Arc<Self>) -> io::Result<T> + Send + 'static,
@@ -145,6 +206,32 @@ impl PullRecords {
             path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.starts_with(&prefix))
         };
         Ok(entries(&self.pulling)?.into_iter().filter(is_own).collect())
+    }
+
+    /// Whether a pull may have added this image: one of its names has an intent, and the image did not have this name before.
+    fn may_be_pulled(&self, written: &str, present: &Image) -> io::Result<bool> {
+        let names = present.tags.iter().chain(&present.digests).map(String::as_str).chain([written]);
+        for name in names {
+            for path in self.intents(name)? {
+                if IntentFile::read(&path)?.is_some_and(|intent| intent.may_have_added(&present.id)) {
+                    return Ok(true);
+                }
+            }
+        }
+        Ok(false)
+    }
+
+    /// Whether an image was there before all pulls, and so is for everyone.
+    fn is_preloaded(&self, written: &str, present: &Image) -> io::Result<bool> {
+        Ok(!self.may_be_pulled(written, present)? && matches!(self.read(&present.id), Ok(None)))
+    }
+
+    /// Closes an image without a record if the pull of this intent, whose result is unknown, may have added it.
+    fn close(&self, intent: &Path, image_ref: &str, now: Timestamp) -> io::Result<()> {
+        match IntentFile::read(intent)? {
+            Some(intent) if intent.may_have_added(image_ref) => self.update(image_ref, now, |_| false),
+            _ => Ok(()),
+        }
     }
 
     fn read(&self, image_ref: &str) -> io::Result<Option<Record>> {
@@ -183,20 +270,9 @@ impl PullRecords {
 // === impl PullIntent ===
 
 impl PullIntent {
-    /// Whether an earlier pull of this name may have added an image without a record.
+    /// Whether an earlier pull of this name may have added an image, and it is not known which one has the name now.
     pub(super) fn follows_unknown_result(&self) -> bool {
         !self.stale.is_empty()
-    }
-
-    /// Closes the image that is present under the name, if it has no record: an earlier pull whose result is unknown may have added it.
-    pub(super) async fn close(&mut self, image_ref: &str, now: Timestamp) -> io::Result<()> {
-        let (image_ref, stale) = (image_ref.to_owned(), std::mem::take(&mut self.stale));
-        self.records
-            .blocking(move |records| {
-                records.update(&image_ref, now, |_| false)?;
-                stale.iter().try_for_each(|path| remove(path))
-            })
-            .await
     }
 
     /// Records the result: pulled with credentials of this hash, or anonymously.
@@ -219,20 +295,6 @@ impl PullIntent {
         if let Err(error) = records.blocking(move |_| remove(&self.path)).await {
             tracing::warn!(%error, "cannot remove the record of a failed pull");
         }
-    }
-}
-
-/// Whether nobody holds the lock of an intent any more.
-fn is_abandoned(path: &Path) -> io::Result<bool> {
-    let file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(error.into()),
     }
 }
 

@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeSet, HashMap},
     fmt,
-    sync::{Arc, Weak},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,7 @@ use futures::{
 };
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use tokio::{sync::Semaphore, time::Instant};
+use tokio::time::Instant;
 use vk_provider::{
     Error, EventKind, PodRef,
     resolve::{PullCredentials, Resolver},
@@ -25,6 +28,7 @@ use super::{
     access::{Access, credentials_hash},
     name::{self, normalize},
     pull_backoff::PullBackoffs,
+    pull_permits::PullPermits,
     pull_records::{PullIntent, PullRecords},
 };
 use crate::{
@@ -43,7 +47,7 @@ pub struct Puller {
     records: Option<Arc<PullRecords>>,
     permits: PullPermits,
     /// Active pulls.
-    pulls: Mutex<HashMap<PullKey, WeakShared<BoxFuture<'static, PullOutcome>>>>,
+    pulls: Mutex<HashMap<PullKey, SharedPull>>,
     backoffs: Mutex<PullBackoffs>,
 }
 
@@ -62,11 +66,13 @@ pub struct ImageRequest<'a> {
     pub resolver: &'a dyn Resolver,
 }
 
-/// Limits the number of parallel pulls of each registry, so that a slow one does not delay the pulls from others.
-struct PullPermits {
-    /// `None` means no limit.
-    most: Option<usize>,
-    registries: Mutex<HashMap<String, Weak<Semaphore>>>,
+/// A pull that all pods wait for which need its image.
+struct SharedPull {
+    outcome: WeakShared<BoxFuture<'static, PullOutcome>>,
+    /// The namespace of the pod that began it, for which it counts.
+    namespace: Arc<str>,
+    /// Whether it has a permit.
+    is_active: Arc<AtomicBool>,
 }
 
 /// The image and the hashes of the credentials.
@@ -161,12 +167,19 @@ impl Puller {
         self.backoffs.lock().forget(pod_uid);
     }
 
-    /// Removes the records of images that no longer exist. `began` is the time of this list: later records are kept.
+    /// Removes the records of images that no longer exist and those of interrupted pulls. `began` is the time of this list: later records are kept.
     pub async fn prune(&self, images: &[Image], began: Timestamp) {
         let Some(records) = &self.records else { return };
         let kept: BTreeSet<String> =
             images.iter().flat_map(|image| image.digests.iter().chain([&image.id])).cloned().collect();
         records.prune(kept, began).await;
+        for intent in records.unresolved().await {
+            // As it is inspected for a pod. If that fails it is tried again next time.
+            let Ok(image) = normalize(&intent.image) else { continue };
+            if let Ok(present) = self.backend.image(&image, "").await {
+                records.resolve(intent, present, self.clock.now()).await;
+            }
+        }
     }
 
     async fn inspect(&self, image: &str, record: RecordEvent<'_>) -> Result<Option<Image>, FailureReason> {
@@ -200,11 +213,14 @@ impl Puller {
             let text = format!("Failed to record image pull intent for container image {written:?}: {error}");
             failure("ErrImagePull", text)
         };
-        let mut intent = records.begin(written).await.map_err(failed)?;
-        if intent.follows_unknown_result()
-            && let Some(present) = self.inspect(image, record).await?
+        let present = self.backend.image(image, "").await;
+        let known = present.as_ref().ok().and_then(Option::as_ref);
+        let intent = records.begin(written, known, self.clock.now()).await.map_err(failed)?;
+        if let Err(error) = &present
+            && intent.follows_unknown_result()
         {
-            intent.close(&present.id, self.clock.now()).await.map_err(failed)?;
+            intent.finish().await;
+            return Err(inspect_failure(error, record));
         }
         Ok(Some(intent))
     }
@@ -240,7 +256,7 @@ impl Puller {
         self.backoffs.lock().begin(uid, written);
         record(EventKind::Normal, "Pulling", format!("Pulling image {written:?}"));
         let began = Instant::now();
-        match self.shared_pull(image, credentials, request.sandbox).await {
+        match self.shared_pull(image, credentials, &request.pod.namespace, request.sandbox).await {
             Ok(pulled) => {
                 let size = pulled.image.as_ref().ok().and_then(Option::as_ref).map_or(0, |image| image.size);
                 let message = format!(
@@ -277,52 +293,42 @@ impl Puller {
         &self,
         image: &str,
         credentials: Vec<PullCredentials>,
+        namespace: &str,
         sandbox: &SandboxConfig,
     ) -> Shared<BoxFuture<'static, PullOutcome>> {
         let key = (image.to_owned(), credentials.iter().map(credentials_hash).collect::<Vec<_>>());
         let mut pulls = self.pulls.lock();
-        pulls.retain(|_, shared_pull| {
-            shared_pull.upgrade().is_some_and(|shared_pull| shared_pull.peek().is_none())
-        });
-        if let Some(shared_pull) = pulls.get(&key).and_then(WeakShared::upgrade) {
-            return shared_pull;
+        pulls.retain(|_, pull| pull.outcome.upgrade().is_some_and(|outcome| outcome.peek().is_none()));
+        let joined = pulls.get(&key).filter(|pull| pull.can_be_joined(namespace));
+        if let Some(outcome) = joined.and_then(|pull| pull.outcome.upgrade()) {
+            return outcome;
         }
-        let (backend, permits) = (Arc::clone(&self.backend), self.permits.of(name::registry(image)));
-        let (image, sandbox) = (image.to_owned(), sandbox.clone());
-        let shared_pull = async move {
-            let _permit = match permits {
-                Some(permits) => permits.acquire_owned().await.ok(),
-                None => None,
-            };
+        let (backend, permits) = (Arc::clone(&self.backend), self.permits.clone());
+        let (image, sandbox, owner) = (image.to_owned(), sandbox.clone(), Arc::<str>::from(namespace));
+        let (namespace, is_active) = (Arc::clone(&owner), Arc::<AtomicBool>::default());
+        let begun = Arc::clone(&is_active);
+        let outcome = async move {
+            let _permit = permits.acquire(name::registry(&image), &owner).await;
+            begun.store(true, Ordering::Relaxed);
             let began = Instant::now();
             let (image_ref, hash) = attempt(&*backend, &image, &credentials, &sandbox).await?;
             let image = backend.image(&image, "").await.map_err(|error| error.message().to_owned());
             Ok(Arc::new(Pulled { image_ref, image, took: began.elapsed(), hash }))
         };
-        let shared_pull = shared_pull.boxed().shared();
-        if let Some(weak) = shared_pull.downgrade() {
-            pulls.insert(key, weak);
+        let outcome = outcome.boxed().shared();
+        if let Some(weak) = outcome.downgrade() {
+            pulls.insert(key, SharedPull { outcome: weak, namespace, is_active });
         }
-        shared_pull
+        outcome
     }
 }
 
-// === impl PullPermits ===
+// === impl SharedPull ===
 
-impl PullPermits {
-    fn new(most: Option<usize>) -> Self {
-        Self { most, registries: Mutex::default() }
-    }
-
-    /// The permits of a registry, if they are limited.
-    fn of(&self, registry: &str) -> Option<Arc<Semaphore>> {
-        let most = self.most?.max(1);
-        let mut registries = self.registries.lock();
-        registries.retain(|_, permits| permits.strong_count() > 0);
-        let known = registries.get(registry).and_then(Weak::upgrade);
-        let permits = known.unwrap_or_else(|| Arc::new(Semaphore::new(most)));
-        registries.insert(registry.to_owned(), Arc::downgrade(&permits));
-        Some(permits)
+impl SharedPull {
+    /// Whether a pod of this namespace may wait for it: not if it waits itself, for a permit of another namespace.
+    fn can_be_joined(&self, namespace: &str) -> bool {
+        *self.namespace == *namespace || self.is_active.load(Ordering::Relaxed)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Bridge, subnet, cgroup and folder on the host, for one container runtime. Removed when dropped, and before use when an earlier run was killed.
 
 use std::{
-    fs::File,
+    fs::{File, Metadata},
+    io,
     net::IpAddr,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -20,8 +22,18 @@ const RUNTIME_GROUP: &str = "k8s.io";
 pub struct HostResources {
     number: u8,
     folder: PathBuf,
+    /// Whether they were created by this process, and not left by another one.
+    is_own: bool,
     /// No other process uses this number while the lock is held.
-    _lock: File,
+    _lock: NumberLock,
+}
+
+/// The lock of a number: a locked file, which is removed with the lock.
+#[derive(Debug)]
+struct NumberLock {
+    path: PathBuf,
+    /// Holds the lock.
+    _file: File,
 }
 
 // === impl HostResources ===
@@ -29,23 +41,30 @@ pub struct HostResources {
 impl HostResources {
     /// Takes any free number.
     pub fn any() -> Self {
-        let free = NUMBERS.into_iter().find_map(|number| Some((number, lock(number)?)));
+        remove_abandoned();
+        let free = NUMBERS.into_iter().find_map(|number| Some((number, NumberLock::take(number)?)));
         let (number, lock) = free.expect("a free number: every one is in use by another test");
         Self::prepare(number, lock)
     }
 
     /// Takes this number, for tests whose recordings contain its addresses.
     pub fn numbered(number: u8) -> Self {
-        let lock =
-            lock(number).unwrap_or_else(|| panic!("host resources {number} are in use by another run"));
+        let lock = NumberLock::take(number)
+            .unwrap_or_else(|| panic!("host resources {number} are in use by another run"));
         Self::prepare(number, lock)
     }
 
-    fn prepare(number: u8, lock: File) -> Self {
+    /// What may be left of a number.
+    fn abandoned(number: u8, lock: NumberLock) -> Self {
         let folder = std::env::temp_dir().join(format!("vk-peer-{number}"));
-        let resources = Self { number, folder, _lock: lock };
+        Self { number, folder, is_own: false, _lock: lock }
+    }
+
+    fn prepare(number: u8, lock: NumberLock) -> Self {
+        let mut resources = Self::abandoned(number, lock);
         let left = resources.remove_all();
         assert!(left.is_empty(), "left by an earlier run and still in use: {left:?}");
+        resources.is_own = true;
         make_folder(&resources.shared());
         let (bridge, shared) = (resources.bridge(), resources.shared());
         let shared = shared.to_string_lossy();
@@ -127,13 +146,46 @@ impl HostResources {
 impl Drop for HostResources {
     fn drop(&mut self) {
         let left = self.remove_all();
-        assert!(std::thread::panicking() || left.is_empty(), "cannot remove {left:?}");
+        assert!(std::thread::panicking() || !self.is_own || left.is_empty(), "cannot remove {left:?}");
     }
 }
 
-fn lock(number: u8) -> Option<File> {
-    let path = std::env::temp_dir().join(format!("vk-peer-{number}.lock"));
-    let file = File::options().write(true).create(true).truncate(false).open(&path);
-    let file = file.unwrap_or_else(|error| panic!("open {}: {error}", path.display()));
-    file.try_lock().ok().map(|()| file)
+// === impl NumberLock ===
+
+impl NumberLock {
+    /// Takes the lock, unless another process has it.
+    fn take(number: u8) -> Option<Self> {
+        let path = std::env::temp_dir().join(format!("vk-peer-{number}.lock"));
+        loop {
+            let file = File::options().write(true).create(true).truncate(false).open(&path);
+            let file = file.unwrap_or_else(|error| panic!("open {}: {error}", path.display()));
+            file.try_lock().ok()?;
+            // Its last owner may have removed it after it was opened here.
+            let inode = |metadata: io::Result<Metadata>| metadata.ok().map(|metadata| metadata.ino());
+            if inode(file.metadata()) == inode(std::fs::metadata(&path)) {
+                return Some(Self { path, _file: file });
+            }
+        }
+    }
+}
+
+impl Drop for NumberLock {
+    fn drop(&mut self) {
+        // Before the lock ends, so that it is never the file of another owner.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Removes what killed runs left of any number.
+fn remove_abandoned() {
+    for entry in std::fs::read_dir(std::env::temp_dir()).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_str().and_then(|name| name.strip_prefix("vk-peer-"));
+        let number =
+            name.map(|name| name.strip_suffix(".lock").unwrap_or(name)).and_then(|name| name.parse().ok());
+        // Whoever has the lock still needs it.
+        if let Some((number, lock)) = number.and_then(|number| Some((number, NumberLock::take(number)?))) {
+            drop(HostResources::abandoned(number, lock));
+        }
+    }
 }

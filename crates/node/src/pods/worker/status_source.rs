@@ -23,8 +23,9 @@ impl Worker {
         let Some(pod) = self.desired.pod().cloned() else { return };
         let removable = self.is_removable(cx, &pod);
         // A status that the API server refuses does not keep the pod there.
-        let status =
-            if removable && self.writer.is_status_abandoned() { None } else { self.status_patch(cx, &pod) };
+        let status = self
+            .status_patch(cx, &pod)
+            .filter(|(patch, _)| !removable || !self.writer.is_status_abandoned(patch.status()));
         if status.is_none() && (!removable || self.writer.is_removed()) {
             return;
         }
@@ -53,7 +54,8 @@ impl Worker {
     }
 
     /// The API server refuses a status. What it names is left out; if it names nothing that can be, the status is tried
-    /// again later; a pod that is to be removed is removed without it after some attempts.
+    /// again later; a pod that is to be removed is removed without it after some attempts, if the answer is that of the API
+    /// server's validation.
     pub(super) fn status_refused(
         &mut self,
         cx: &mut WorkerContext<'_>,
@@ -61,9 +63,10 @@ impl Worker {
         last: bool,
         error: &ApiError,
     ) {
-        let parts = self.writer.refuse(patch, &error.fields);
+        let fields = if error.failed_validation { error.fields.as_slice() } else { &[] };
+        let parts = self.writer.refuse(patch, fields);
         let mut left_out: Vec<&str> = parts.into_iter().map(StatusPart::name).collect();
-        let names = |prefix: &str| error.fields.iter().any(|field| field.starts_with(prefix));
+        let names = |prefix: &str| fields.iter().any(|field| field.starts_with(prefix));
         if names("metadata.annotations") && self.metadata.drop_annotations(patch.annotations()) {
             left_out.push("the provider's annotations");
         }
@@ -74,7 +77,7 @@ impl Worker {
         self.writer.failed(cx.now.elapsed, error.retry_after, cx.rng);
         let consequence = if !left_out.is_empty() {
             format!("{} is left out", left_out.join(", "))
-        } else if last && self.writer.refuse_last() {
+        } else if last && error.failed_validation && self.writer.refuse_last(patch.status()) {
             "the pod is removed without it".to_owned()
         } else if first {
             "trying again".to_owned()

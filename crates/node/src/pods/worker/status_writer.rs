@@ -60,8 +60,8 @@ pub(super) struct StatusWriter {
     invalid: Vec<String>,
     /// What the API server refused, until it changes.
     refused: Vec<(StatusPart, ValueDigest)>,
-    /// How often the API server has refused the last status of a pod that is to be removed.
-    last_refusals: u32,
+    /// The last status of a pod that is to be removed, and how often the API server has refused it.
+    last_refused: Option<(ValueDigest, u32)>,
     removed: bool,
 }
 
@@ -77,7 +77,7 @@ impl StatusWriter {
             sent_phase: None,
             invalid: Vec::new(),
             refused: Vec::new(),
-            last_refusals: 0,
+            last_refused: None,
             removed: false,
         }
     }
@@ -139,17 +139,25 @@ impl StatusWriter {
     }
 
     /// The API server refuses the last status of a pod that is to be removed. Returns whether it is given up: not after one
-    /// answer, which may be that of a proxy or a webhook, because nobody would learn the exit codes of the pod.
-    pub(super) fn refuse_last(&mut self) -> bool {
-        self.last_refusals += 1;
-        if self.is_status_abandoned() {
+    /// answer, which may be that of a webhook, because nobody would learn the exit codes of the pod. A status that says
+    /// something else has attempts of its own.
+    pub(super) fn refuse_last(&mut self, status: &PodStatus) -> bool {
+        let digest = status::outcome_digest(status);
+        let before =
+            self.last_refused.filter(|(refused, _)| *refused == digest).map_or(0, |(_, times)| times);
+        self.last_refused = Some((digest, before + 1));
+        let abandoned = self.is_status_abandoned(status);
+        if abandoned {
             self.retry.succeeded();
         }
-        self.is_status_abandoned()
+        abandoned
     }
 
-    pub(super) fn is_status_abandoned(&self) -> bool {
-        self.last_refusals >= LAST_STATUS_ATTEMPTS
+    /// Whether this last status is not sent any more.
+    pub(super) fn is_status_abandoned(&self, status: &PodStatus) -> bool {
+        self.last_refused.is_some_and(|(refused, times)| {
+            times >= LAST_STATUS_ATTEMPTS && refused == status::outcome_digest(status)
+        })
     }
 
     /// Whether the API server has this status.

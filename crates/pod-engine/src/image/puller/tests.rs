@@ -388,6 +388,35 @@ async fn a_slow_registry_does_not_delay_pulls_from_another_one() {
     }
 }
 
+/// A tenant with a wildcard in DNS has any number of registries.
+#[tokio::test(start_paused = true)]
+async fn a_tenant_with_many_slow_registries_leaves_pulls_to_others() {
+    let fixture = PullFixture::with(|settings| settings.parallel_pulls = Some(2));
+    fixture.runtime.0.lock().slow = SECOND * 3600;
+    let names: Vec<String> = (0..100).map(|number| format!("r{number}.evil.example/a")).collect();
+    let evil = |uid: String| Pod(PodRef::new("evil", &*uid, &*uid), Vec::new());
+    let slow: Vec<Pod> = (0..=100).map(|number| evil(format!("evil{number}"))).collect();
+    // The last one is an image that others need, too.
+    let names: Vec<&str> = names.iter().map(String::as_str).chain(["quick.example/a"]).collect();
+    let pulls = slow.iter().zip(names).map(|(pod, image)| fixture.ensure(pod, image, Policy::Always));
+    let pulls = futures::future::join_all(pulls);
+    let quick = async {
+        let mut begun = 0;
+        while fixture.pulls() < 4 || begun < 101 {
+            begun += fixture.events.take().len();
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(fixture.runtime.0.lock().running, 4, "of one namespace");
+        fixture.runtime.0.lock().slow = SECOND;
+        let own = pod("own", &[]);
+        tokio::time::timeout(SECOND * 60, fixture.ensure(&own, "quick.example/a", Policy::Always)).await
+    };
+    tokio::select! {
+        _ = pulls => panic!("the slow pulls are quicker than the quick one"),
+        quick = quick => assert!(quick.expect("within a minute").is_ok()),
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn records_follow_the_images_that_are_there() {
     let fixture = PullFixture::new();

@@ -1,6 +1,6 @@
 //! The cgroup of a pod, which the agent creates and the runtime puts the containers into.
 
-use std::{fs, sync::Arc, time::Duration};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 use futures::StreamExt as _;
 use k8s_openapi::api::core::v1::Pod;
@@ -15,31 +15,62 @@ use super::{RuntimePaths, containerd};
 const IMAGE: &str = "vk.test/busybox:1";
 const SOON: Duration = Duration::from_mins(1);
 
-/// Removes the node's cgroup at the end of a test.
-struct NodeCgroup(String);
+/// How the cgroups of the nodes of this test begin. The id of the process follows.
+const PREFIX: &str = "virtual-kubelet-pod-cgroup-";
 
-impl Drop for NodeCgroup {
-    fn drop(&mut self) {
-        let cgroups = HostCgroups::mounted().unwrap();
-        let _ = cgroups.kill(&self.0);
-        let _ = cgroups.remove(&self.0);
+/// The cgroup of the node. Removed when dropped, and before use when an earlier run was killed.
+struct NodeCgroups {
+    node_name: String,
+}
+
+impl NodeCgroups {
+    fn new() -> Self {
+        for (path, process) in all_node_cgroups() {
+            // The cgroup of a run that goes on at the same time stays.
+            if !Path::new(&format!("/proc/{process}")).exists() {
+                remove(&path);
+            }
+        }
+        Self { node_name: format!("pod-cgroup-{}", std::process::id()) }
+    }
+
+    fn own() -> Vec<String> {
+        let own = all_node_cgroups().into_iter().filter(|(_, process)| *process == std::process::id());
+        own.map(|(path, _)| path).collect()
     }
 }
 
-fn node_cgroups() -> Vec<String> {
+impl Drop for NodeCgroups {
+    fn drop(&mut self) {
+        for path in Self::own() {
+            remove(&path);
+        }
+    }
+}
+
+fn remove(path: &str) {
+    let cgroups = HostCgroups::mounted().unwrap();
+    let _ = cgroups.kill(path);
+    let _ = cgroups.remove(path);
+}
+
+/// The cgroups of all runs of this test, each with the id of its process.
+fn all_node_cgroups() -> Vec<(String, u32)> {
     let memory = if HostCgroups::mounted().unwrap().is_unified() { "" } else { "memory" };
     let entries = fs::read_dir(format!("{MOUNT_POINT}/{memory}")).unwrap().flatten();
-    let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-    names
-        .filter(|name| name.starts_with("virtual-kubelet-pod-cgroup-"))
-        .map(|name| format!("/{name}"))
-        .collect()
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let of_process = |name: String| {
+        let process = name.strip_prefix(PREFIX)?.split('-').next()?.parse().ok()?;
+        Some((format!("/{name}"), process))
+    };
+    names.filter_map(of_process).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs containerd, as root: make test"]
 async fn limits_of_a_pod_hold_for_the_pod_as_a_whole_also_without_a_configured_cgroup() {
-    let others = node_cgroups();
+    // Before the runtime, so that it is dropped after it.
+    let node = NodeCgroups::new();
     let containerd = containerd().await;
     let paths = RuntimePaths::on(&containerd);
     // No `cgroupRoot`.
@@ -47,7 +78,7 @@ async fn limits_of_a_pod_hold_for_the_pod_as_a_whole_also_without_a_configured_c
     let state = tempfile::tempdir().unwrap();
     let context = Context {
         supervisor: Supervisor::new(),
-        node_name: "pod-cgroup".to_owned(),
+        node_name: node.node_name.clone(),
         internal_ip: [192, 0, 2, 10].into(),
         kubelet_port: 10250,
         operating_system: "linux".to_owned(),
@@ -64,7 +95,7 @@ async fn limits_of_a_pod_hold_for_the_pod_as_a_whole_also_without_a_configured_c
         serde_json::from_value(json!({
             "metadata": { "name": "together", "namespace": "default", "uid": "uid-together" },
             "spec": {
-                "nodeName": "pod-cgroup",
+                "nodeName": node.node_name,
                 "automountServiceAccountToken": false,
                 "terminationGracePeriodSeconds": 1,
                 "dnsPolicy": "Default",
@@ -88,9 +119,8 @@ async fn limits_of_a_pod_hold_for_the_pod_as_a_whole_also_without_a_configured_c
         }
     })
     .await;
-    let roots: Vec<String> = node_cgroups().into_iter().filter(|root| !others.contains(root)).collect();
+    let roots = NodeCgroups::own();
     let [root] = roots.as_slice() else { panic!("the node's cgroup: {roots:?}") };
-    let guard = NodeCgroup(root.clone());
     let cgroups = HostCgroups::mounted().unwrap();
     let of_pod = format!("{root}/burstable/poduid-together");
     let read = |controller: &str, v1: &str, v2: &str| {
@@ -108,6 +138,6 @@ async fn limits_of_a_pod_hold_for_the_pod_as_a_whole_also_without_a_configured_c
     })
     .await;
     drop((provider, backend));
-    drop(guard);
-    assert_eq!(node_cgroups(), Vec::<String>::new());
+    drop(node);
+    assert_eq!(NodeCgroups::own(), Vec::<String>::new());
 }

@@ -40,8 +40,9 @@ impl PullOperation {
                 let message = message.map_or_else(String::new, |text| format!(" - Server message: {text}"));
                 unavailable(format!("unexpected status from GET request to {url}: {}{message}", status(code)))
             }
-            RegistryError::Request(error) => {
-                unavailable(format!("failed to do request: {}", error_chain(&error)))
+            RegistryError::Request { url, error } => {
+                let request = url.map_or_else(String::new, |url| format!("Get \"{url}\": "));
+                unavailable(format!("failed to do request: {request}{}", error_chain(&error)))
             }
             RegistryError::TooLarge { url, most } => {
                 Error::corrupt(format!("the answer to {url} is larger than the maximum of {most} bytes"))

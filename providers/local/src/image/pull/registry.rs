@@ -8,8 +8,9 @@ use std::{net::IpAddr, sync::OnceLock, time::Duration};
 
 use oci_spec::distribution::Reference;
 use reqwest::{
-    Response, StatusCode,
+    Response, StatusCode, Url,
     header::{ACCEPT, AUTHORIZATION, HeaderValue},
+    redirect::Policy,
 };
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
@@ -18,6 +19,7 @@ use vk_provider::resolve::PullCredentials;
 
 use self::{
     challenge::Challenge,
+    error::without_query,
     tokens::{Authorization, TokenCache, TokenCaches},
 };
 pub(super) use self::{error::RegistryError, tokens::RegistryKey};
@@ -26,6 +28,10 @@ use crate::image::{Digest, Error, Kind, Result, manifest::ACCEPTED_MEDIA_TYPES};
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for a registry that sends nothing.
 const READ_TIMEOUT: Duration = Duration::from_mins(1);
+/// How often a request is redirected.
+const MAX_REDIRECTS: usize = 10;
+/// How the URL of a registry with TLS begins.
+const HTTPS: &str = "https://";
 /// Maximum size of an answer with a token.
 const MAX_TOKEN_BYTES: u64 = 64 * 1024;
 
@@ -84,7 +90,7 @@ impl Registries {
         }
         let host = image.resolve_registry();
         let plain = is_loopback(host) || self.plain_http.iter().any(|plain| plain == host);
-        let base = format!("{}://{host}", if plain { "http" } else { "https" });
+        let base = format!("{}{host}", if plain { "http://" } else { HTTPS });
         let key = RegistryKey { host: host.to_owned(), credentials: credentials.map(credentials_hash) };
         let (http, tokens) = (self.http()?, self.tokens.of(&key));
         Ok(Registry { http, base, credentials, tokens, document_time: self.document_time, key })
@@ -97,11 +103,29 @@ impl Registries {
         let builder = reqwest::Client::builder()
             .user_agent(concat!("virtual-kubelet/", env!("CARGO_PKG_VERSION")))
             .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(READ_TIMEOUT);
+            .read_timeout(READ_TIMEOUT)
+            // It would contain the query.
+            .referer(false)
+            .redirect(Policy::custom(|attempt| match check_redirect(attempt.previous(), attempt.url()) {
+                Ok(()) => attempt.follow(),
+                Err(why) => attempt.error(why),
+            }));
         let client = builder
             .build()
             .map_err(|why| Error::new(Kind::Internal, format!("create a client for registries: {why}")))?;
         Ok(self.http.get_or_init(|| client).clone())
+    }
+}
+
+/// Whether a redirect may be followed: what begins with TLS ends with TLS, so that nobody on the way can replace or read anything.
+fn check_redirect(previous: &[Url], next: &Url) -> Result<(), &'static str> {
+    let has_tls = |url: &Url| url.scheme() == "https";
+    if previous.first().is_some_and(has_tls) && !has_tls(next) {
+        Err("the server redirects to a URL without TLS")
+    } else if previous.len() > MAX_REDIRECTS {
+        Err("too many redirects")
+    } else {
+        Ok(())
     }
 }
 
@@ -208,8 +232,15 @@ impl Registry<'_> {
         let Challenge::Bearer { realm, service } = challenge else {
             return Ok(self.credentials.map(|_| Authorization::Basic));
         };
-        let mut url: reqwest::Url =
-            realm.parse().map_err(|why| RegistryError::Invalid(format!("token server {realm:?}: {why}")))?;
+        let mut url: Url = realm.parse().map_err(|why| {
+            RegistryError::Invalid(format!("the URL of the token server is invalid: {why}"))
+        })?;
+        if self.base.starts_with(HTTPS) && url.scheme() != "https" {
+            let url = without_query(&url);
+            return Err(RegistryError::Invalid(format!(
+                "the token server {url} does not use TLS, but the registry does"
+            )));
+        }
         url.query_pairs_mut().append_pair("scope", &format!("repository:{repository}:pull"));
         if let Some(service) = service {
             url.query_pairs_mut().append_pair("service", service);
@@ -256,7 +287,7 @@ async fn read_document(mut response: Response, most: u64) -> Result<Vec<u8>, Reg
     let mut document = Vec::new();
     while let Some(part) = response.chunk().await? {
         if (document.len() + part.len()) as u64 > most {
-            return Err(RegistryError::TooLarge { url: response.url().to_string(), most });
+            return Err(RegistryError::TooLarge { url: without_query(response.url()), most });
         }
         document.extend_from_slice(&part);
     }
@@ -285,6 +316,40 @@ mod tests {
         let error = registries.of(&image, Some(&credentials)).err().unwrap();
         assert_eq!(error.kind(), Kind::Denied);
         assert!(error.message().contains("user name and a password"));
+    }
+
+    #[tokio::test]
+    async fn credentials_for_a_registry_with_tls_are_not_sent_to_a_token_server_without() {
+        let server = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let realm = format!("http://{}/token?key=s3cr3t", server.local_addr().unwrap());
+        let challenge = Challenge::Bearer { realm, service: None };
+        let registries = Registries::new(vec!["plain.test".to_owned()], Duration::from_secs(1));
+        let credentials = PullCredentials::Basic { username: "me".to_owned(), password: "hunter2".into() };
+        for (image, is_asked) in [("r.test/x:1", false), ("plain.test/x:1", true)] {
+            let image = Reference::try_from(image).unwrap();
+            let registry = registries.of(&image, Some(&credentials)).unwrap();
+            tokio::select! {
+                answer = registry.authorize("x", &challenge) => {
+                    let error = answer.expect_err("no answer");
+                    assert!(!is_asked, "{error:?}");
+                    let RegistryError::Invalid(why) = error else { panic!("{error:?}") };
+                    assert!(why.contains("does not use TLS") && !why.contains("s3cr3t"), "{why}");
+                }
+                connection = server.accept() => assert!(is_asked, "{connection:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_redirect_from_tls_to_plain_http_is_not_followed() {
+        let url = |text: &str| -> Url { text.parse().unwrap() };
+        let (tls, plain) = (url("https://r.test/v2/"), url("http://cdn.test/blob?signature=s3cr3t"));
+        assert!(check_redirect(std::slice::from_ref(&tls), &plain).is_err());
+        assert!(check_redirect(&[tls.clone(), url("https://cdn.test/")], &plain).is_err());
+        assert!(check_redirect(std::slice::from_ref(&tls), &url("https://cdn.test/")).is_ok());
+        // The operator has allowed plain HTTP for this registry.
+        assert!(check_redirect(std::slice::from_ref(&plain), &plain).is_ok());
+        assert!(check_redirect(&vec![tls.clone(); MAX_REDIRECTS + 1], &tls).is_err());
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::*;
 
 fn refusal(fields: &[&str]) -> ApiError {
     let fields = fields.iter().map(|field| (*field).to_owned()).collect();
-    ApiError { fields, ..ApiError::new(ApiKind::Invalid, "no") }
+    ApiError { fields, failed_validation: true, ..ApiError::new(ApiKind::Invalid, "no") }
 }
 
 fn events(effects: &[PodEffect]) -> Vec<&str> {
@@ -122,4 +122,44 @@ fn a_pod_leaves_with_what_the_api_server_accepts_of_its_last_status() {
         fixture.wrote(Err(refusal(&rest)));
     }
     assert!(fixture.write.is_some(), "the removal follows");
+}
+
+#[test]
+fn a_last_status_is_not_given_up_because_of_an_answer_that_is_not_from_validation() {
+    let mut fixture = stopped();
+    // A 400 of a proxy, as long as that lasts.
+    let fields = vec!["status.containerStatuses[0]".to_owned()];
+    let bad_request = ApiError { fields, ..ApiError::new(ApiKind::Invalid, "bad request") };
+    for _ in 0..20 {
+        let effects = fixture.wrote(Err(bad_request.clone()));
+        assert!(!has(&effects, removes), "{effects:?}");
+        // There may be other deadlines before.
+        let patch = (0..10).find_map(|_| write_of(&fixture.tick())).expect("another attempt");
+        assert_eq!(sent(&patch)["containerStatuses"][0]["state"]["terminated"]["exitCode"], 137);
+    }
+    let mut last = fixture.wrote(Err(refusal(&[])));
+    for _ in 0..2 {
+        assert!(!has(&last, removes), "the refusals of validation count from here: {last:?}");
+        assert!((0..10).any(|_| write_of(&fixture.tick()).is_some()));
+        last = fixture.wrote(Err(refusal(&[])));
+    }
+    assert!(has(&last, removes), "{last:?}");
+}
+
+#[test]
+fn another_last_status_has_attempts_of_its_own() {
+    let mut fixture = stopped();
+    for _ in 0..2 {
+        fixture.wrote(Err(refusal(&[])));
+        // The time of the next attempt is in its conditions: that makes it no other status.
+        fixture.now += Duration::from_mins(1);
+        assert!(write_of(&fixture.handle(Event::Tick)).is_some());
+    }
+    let ended = report("Failed", &json!({"terminated": {"exitCode": 3}}));
+    assert!(write_of(&fixture.handle(Event::StatusReported(Box::new(ended)))).is_none(), "one at a time");
+    let effects = fixture.wrote(Err(refusal(&[])));
+    assert!(!has(&effects, removes), "the newer exit code was never sent: {effects:?}");
+    let patch =
+        write_of(&effects).or_else(|| write_of(&fixture.tick())).expect("a write of the newer status");
+    assert_eq!(sent(&patch)["containerStatuses"][0]["state"]["terminated"]["exitCode"], 3);
 }

@@ -104,3 +104,54 @@ async fn an_image_whose_pull_was_cut_off_is_not_open_by_its_digest() {
     let (reason, _) = fixture.fails(&pod("stranger", &[]), &digest, Policy::Never).await;
     assert_eq!(reason, "ErrImageNeverPull");
 }
+
+/// A pod with the policy `Always` is deleted during the pull.
+#[tokio::test(start_paused = true)]
+async fn a_cancelled_pull_leaves_an_image_that_was_there_before_open_to_all() {
+    let mut fixture = PullFixture::new();
+    fixture.add_image("a:1");
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.runtime.0.lock().slow = SECOND * 5;
+    for attempt in 0..3 {
+        let owner = pod(&format!("owner{attempt}"), &["right"]);
+        assert!(tokio::time::timeout(SECOND, fixture.ensure(&owner, "a:1", Policy::Always)).await.is_err());
+        fixture.ensure(&pod("other", &[]), "a:1", Policy::Never).await.unwrap();
+        fixture.restart();
+        fixture.ensure(&pod("other", &[]), "a:1", Policy::IfNotPresent).await.unwrap();
+    }
+    // As in a kubelet, a pull with credentials that succeeds closes it to others.
+    fixture.ensure(&pod("owner", &["right"]), "a:1", Policy::Always).await.unwrap();
+    fixture.fails(&pod("other", &[]), "a:1", Policy::Never).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn records_of_interrupted_pulls_are_removed_and_open_nothing() {
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.runtime.0.lock().slow = SECOND * 5;
+    let owner = pod("owner", &["right"]);
+    for number in 0..10 {
+        let name = format!("r.example/i{number}:1");
+        assert!(tokio::time::timeout(SECOND, fixture.ensure(&owner, &name, Policy::Always)).await.is_err());
+    }
+    let pulling = fixture.settings.pull_records.as_ref().unwrap().join("pulling");
+    let intents = || std::fs::read_dir(&pulling).unwrap().count();
+    assert_eq!(intents(), 10);
+    std::fs::write(pulling.join("new.0"), "r.example/i").unwrap();
+    fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+    assert_eq!(intents(), 11, "the runtime may still be adding the images");
+    // It has added one.
+    fixture.add_image("r.example/i0:1");
+    let active = fixture.ensure(&owner, "r.example/i1:1", Policy::Always);
+    let prune = async {
+        while fixture.runtime.0.lock().running == 0 {
+            tokio::task::yield_now().await;
+        }
+        fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+        assert_eq!(intents(), 1, "that of the active pull");
+    };
+    let (active, ()) = tokio::join!(active, prune);
+    active.unwrap();
+    assert_eq!(intents(), 0);
+    fixture.fails(&pod("stranger", &[]), "r.example/i0:1", Policy::Never).await;
+}

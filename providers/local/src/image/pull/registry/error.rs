@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use reqwest::Response;
+use reqwest::{Response, Url};
 use serde::Deserialize;
 
 /// Maximum number of bytes that are read of an answer that reports an error.
@@ -19,8 +19,8 @@ pub(in super::super) enum RegistryError {
     NotFound,
     /// Another HTTP status, with the registry's message.
     Status { url: String, code: u16, message: Option<String> },
-    /// The request failed, or the answer was interrupted.
-    Request(reqwest::Error),
+    /// The request failed, or the answer was interrupted. The error does not contain the URL.
+    Request { url: Option<String>, error: reqwest::Error },
     /// The answer is larger than allowed.
     TooLarge { url: String, most: u64 },
     /// The answer was not complete in time.
@@ -45,7 +45,7 @@ struct EnvelopeError {
 impl RegistryError {
     /// The error that an answer reports.
     pub(super) async fn of(response: Response) -> Self {
-        let (url, code) = (response.url().to_string(), response.status().as_u16());
+        let (url, code) = (without_query(response.url()), response.status().as_u16());
         let errors = read_errors(response).await;
         let is = |codes: &[&str]| errors.iter().any(|error| codes.contains(&error.code.as_str()));
         if matches!(code, 401 | 403) || is(&["UNAUTHORIZED", "DENIED"]) {
@@ -67,8 +67,19 @@ impl RegistryError {
 
 impl From<reqwest::Error> for RegistryError {
     fn from(error: reqwest::Error) -> Self {
-        Self::Request(error)
+        Self::Request { url: error.url().map(without_query), error: error.without_url() }
     }
+}
+
+/// A URL for events and logs. Its query is a secret: registries redirect to signed URLs, which give access to everyone who has them.
+pub(super) fn without_query(url: &Url) -> String {
+    let mut url = url.clone();
+    url.set_query(None);
+    url.set_fragment(None);
+    // Fails only for URLs that can have neither.
+    let _ = url.set_username("");
+    let _ = url.set_password(None);
+    url.to_string()
 }
 
 /// The errors in the body of an answer, if it is short and well-formed.

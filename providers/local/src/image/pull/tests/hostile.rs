@@ -160,3 +160,40 @@ async fn a_slow_registry_does_not_delay_pulls_from_another_one() {
         pulled = quick_pull => assert_eq!(pulled.expect("within a minute").unwrap().id, good.id()),
     }
 }
+
+/// Registries redirect to URLs whose query gives access to everyone who has it.
+#[tokio::test]
+async fn signed_urls_appear_in_no_error() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let closed = listener.local_addr().unwrap();
+    drop(listener);
+    let registry = Registry::serve(move |request| {
+        let location = match request.path.split('?').next().unwrap() {
+            "/v2/demo/manifests/status" => "/failed?signature=s3cr3t".to_owned(),
+            "/v2/demo/manifests/large" => "/endless?signature=s3cr3t".to_owned(),
+            "/v2/demo/manifests/loop" => "/v2/demo/manifests/loop?signature=s3cr3t".to_owned(),
+            "/v2/demo/manifests/refused" => {
+                format!("http://user:s3cr3t@{closed}/blob?signature=s3cr3t#s3cr3t")
+            }
+            "/endless" => {
+                return Answer { delivery: Delivery::Endless, ..Answer::new(200, " ".repeat(1024)) };
+            }
+            _ => return Answer::new(503, "{}"),
+        };
+        Answer { header: format!("Location: {location}\r\n"), ..Answer::new(307, "") }
+    })
+    .await;
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(directory.path());
+    for (name, part) in [
+        ("demo:status", "/failed: 503 Service Unavailable"),
+        ("demo:large", "/endless is larger than"),
+        ("demo:loop", "too many redirects"),
+        ("demo:refused", "Connection refused"),
+    ] {
+        let error = refused(&store, &registry.name(name)).await;
+        let text = format!("{error} {error:?}");
+        assert!(text.contains(part), "{text}");
+        assert!(!text.contains("s3cr3t"), "{text}");
+    }
+}

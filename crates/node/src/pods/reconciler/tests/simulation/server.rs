@@ -221,10 +221,9 @@ impl Server {
             return Err(Error::new(Kind::Replaced, "another UID"));
         }
         match status_rejection(pod) {
-            StatusRejection::Unnamed => return Err(Error::new(Kind::Invalid, "as scheduled")),
+            StatusRejection::Unnamed => return Err(refusal(Vec::new())),
             StatusRejection::Named if !body["status"]["podIP"].is_null() => {
-                let fields = vec!["status.podIPs[0].ip".to_owned()];
-                return Err(Error { fields, ..Error::new(Kind::Invalid, "as scheduled") });
+                return Err(refusal(vec!["status.podIPs[0].ip".to_owned()]));
             }
             StatusRejection::Named | StatusRejection::Nothing => self.writes += 1,
         }
@@ -247,6 +246,11 @@ impl Server {
         assert_eq!(has_foreign_condition(pod), had_foreign, "a condition of another controller was lost");
         Ok(Arc::clone(pod))
     }
+}
+
+/// The answer of validation.
+fn refusal(fields: Vec<String>) -> Error {
+    Error { fields, failed_validation: true, ..Error::new(Kind::Invalid, "as scheduled") }
 }
 
 pub(super) fn has_foreign_condition(pod: &Pod) -> bool {
