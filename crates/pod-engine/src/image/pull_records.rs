@@ -9,12 +9,13 @@
 mod intent_file;
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, DirBuilder, File, OpenOptions},
     io::{self, Write as _},
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
     sync::Arc,
+    time::SystemTime,
 };
 
 use jiff::Timestamp;
@@ -95,35 +96,22 @@ impl PullRecords {
         })
     }
 
-    /// Records the intent to pull. `present` is the image that has this name now, if there is one and it can be inspected.
+    /// Records the intent to pull. `present` is the image that has this name now, if there is one.
     pub(super) async fn begin(
         self: &Arc<Self>,
         image: &str,
         present: Option<&Image>,
-        now: Timestamp,
     ) -> io::Result<PullIntent> {
         let (image, present) = (image.to_owned(), present.cloned());
         self.blocking(move |records| {
-            let mut stale = Vec::new();
-            for path in records.intents(&image)? {
-                if intent_file::is_abandoned(&path)? {
-                    stale.push(path);
-                }
-            }
-            // One is enough.
-            let mut removable = stale.split_off(stale.len().min(1));
+            let stale = records.stale_intents(&image)?;
             let mut preloaded = None;
             if let Some(present) = present {
                 preloaded = records.is_preloaded(&image, &present)?.then(|| present.id.clone());
-                for path in &stale {
-                    records.close(path, &present.id, now)?;
-                }
-                removable.append(&mut stale);
             }
             create_folder(&records.pulling)?;
             let intent = IntentFile { image: image.clone(), preloaded };
             let (path, file) = intent.write(&records.pulling, &key(&image))?;
-            removable.iter().try_for_each(|path| remove(path))?;
             Ok(PullIntent { records: Arc::clone(records), image, path, _file: file, stale })
         })
         .await
@@ -208,6 +196,27 @@ impl PullRecords {
         Ok(entries(&self.pulling)?.into_iter().filter(is_own).collect())
     }
 
+    /// The intents to pull this name whose result is unknown. They stay until [`resolve`](Self::resolve), because the runtime may still be
+    /// adding their images. Of those that say the same only the newest is kept.
+    fn stale_intents(&self, image: &str) -> io::Result<Vec<PathBuf>> {
+        let mut newest: BTreeMap<Option<String>, (SystemTime, PathBuf)> = BTreeMap::new();
+        for path in self.intents(image)? {
+            if !intent_file::is_abandoned(&path)? {
+                continue;
+            }
+            let Some(intent) = IntentFile::read(&path)? else { continue };
+            let candidate = (fs::metadata(&path)?.modified()?, path);
+            if let Some(known) = newest.remove(&intent.preloaded) {
+                let (older, newer) = if known < candidate { (known, candidate) } else { (candidate, known) };
+                newest.insert(intent.preloaded, newer);
+                remove(&older.1)?;
+            } else {
+                newest.insert(intent.preloaded, candidate);
+            }
+        }
+        Ok(newest.into_values().map(|(_, path)| path).collect())
+    }
+
     /// Whether a pull may have added this image: one of its names has an intent, and the image did not have this name before.
     fn may_be_pulled(&self, written: &str, present: &Image) -> io::Result<bool> {
         let names = present.tags.iter().chain(&present.digests).map(String::as_str).chain([written]);
@@ -270,9 +279,17 @@ impl PullRecords {
 // === impl PullIntent ===
 
 impl PullIntent {
-    /// Whether an earlier pull of this name may have added an image, and it is not known which one has the name now.
+    /// Whether an earlier pull of this name has an unknown result.
     pub(super) fn follows_unknown_result(&self) -> bool {
         !self.stale.is_empty()
+    }
+
+    /// Closes the image that has the name now, if an earlier pull may have added it: this pull may give the name to another image.
+    pub(super) async fn close(&self, present: &Image, now: Timestamp) -> io::Result<()> {
+        let (stale, id) = (self.stale.clone(), present.id.clone());
+        let close =
+            move |records: &Arc<PullRecords>| stale.iter().try_for_each(|path| records.close(path, &id, now));
+        self.records.blocking(close).await
     }
 
     /// Records the result: pulled with credentials of this hash, or anonymously.
@@ -280,16 +297,16 @@ impl PullIntent {
         let (records, image_ref) = (Arc::clone(&self.records), image_ref.to_owned());
         let recorded = records.blocking(move |records| {
             let added = records.update(&image_ref, now, |access| access.allow(bare(&self.image), hash));
-            // Otherwise the intents stay: other pods must prove their credentials by a pull.
+            // Otherwise the intent stays: other pods must prove their credentials by a pull.
             added.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.image)))?;
-            self.stale.iter().chain([&self.path]).try_for_each(|path| remove(path))
+            remove(&self.path)
         });
         if let Err(error) = recorded.await {
             tracing::warn!(%error, "cannot record the pull of an image");
         }
     }
 
-    /// Removes the intent: the pull has failed.
+    /// Removes the intent: the pull has failed, or did not begin.
     pub(super) async fn finish(self) {
         let records = Arc::clone(&self.records);
         if let Err(error) = records.blocking(move |_| remove(&self.path)).await {

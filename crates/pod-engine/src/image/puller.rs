@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use vk_provider::{
     Error, EventKind, PodRef,
+    error::Kind,
     resolve::{PullCredentials, Resolver},
 };
 use vk_supervisor::Clock;
@@ -79,7 +80,15 @@ struct SharedPull {
 type PullKey = (String, Vec<String>);
 
 /// The pulled image, or the error.
-type PullOutcome = Result<Arc<Pulled>, Arc<str>>;
+type PullOutcome = Result<Arc<Pulled>, PullError>;
+
+/// The error of a pull.
+#[derive(Clone, Debug)]
+struct PullError {
+    message: Arc<str>,
+    /// The runtime did not say that the pull failed: its connection was lost, or it did not answer in time. It may have the image now.
+    result_unknown: bool,
+}
 
 #[derive(Debug)]
 struct Pulled {
@@ -213,14 +222,19 @@ impl Puller {
             let text = format!("Failed to record image pull intent for container image {written:?}: {error}");
             failure("ErrImagePull", text)
         };
-        let present = self.backend.image(image, "").await;
-        let known = present.as_ref().ok().and_then(Option::as_ref);
-        let intent = records.begin(written, known, self.clock.now()).await.map_err(failed)?;
-        if let Err(error) = &present
-            && intent.follows_unknown_result()
-        {
-            intent.finish().await;
-            return Err(inspect_failure(error, record));
+        let present = self.inspect(image, record).await?;
+        let intent = records.begin(written, present.as_ref()).await.map_err(failed)?;
+        if intent.follows_unknown_result() {
+            // Inspected again: the earlier pull may have added an image before this intent was recorded.
+            let closed = match self.inspect(image, record).await {
+                Ok(Some(present)) => intent.close(&present, self.clock.now()).await.map_err(failed),
+                Ok(None) => Ok(()),
+                Err(failure) => Err(failure),
+            };
+            if let Err(failure) = closed {
+                intent.finish().await;
+                return Err(failure);
+            }
         }
         Ok(Some(intent))
     }
@@ -275,12 +289,13 @@ impl Puller {
                 let image = found.unwrap_or_else(|| Image { id: image_ref.clone(), ..Image::default() });
                 Ok(ResolvedImage { image_ref, image })
             }
-            Err(why) => {
+            Err(PullError { message: why, result_unknown }) => {
                 record(EventKind::Warning, "Failed", format!("Failed to pull image {written:?}: {why}"));
                 let failure = pull_failure(written, &why);
                 let again = format!("{}: {}", failure.reason, failure.message);
                 self.backoffs.lock().record_failure(uid, written, again, Instant::now());
-                if let Some(intent) = intent {
+                // With an unknown result the intent stays, and with it the image is for nobody.
+                if let Some(intent) = intent.filter(|_| !result_unknown) {
                     intent.finish().await;
                 }
                 Err(failure)
@@ -355,16 +370,18 @@ async fn attempt(
     image: &str,
     credentials: &[PullCredentials],
     sandbox: &SandboxConfig,
-) -> Result<(String, Option<String>), Arc<str>> {
-    let mut errors: Vec<String> = Vec::new();
+) -> Result<(String, Option<String>), PullError> {
+    let (mut errors, mut result_unknown) = (Vec::<String>::new(), false);
     let anonymous = credentials.is_empty().then_some(None);
     for credentials in anonymous.into_iter().chain(credentials.iter().map(Some)) {
         match backend.pull(image, credentials, sandbox).await {
             Ok(image_ref) if image_ref.is_empty() => {
+                result_unknown = true;
                 errors.push(format!("imageRef of image {image:?} is not set"));
             }
             Ok(image_ref) => return Ok((image_ref, credentials.map(credentials_hash))),
             Err(error) => {
+                result_unknown |= matches!(error.kind(), Kind::Unavailable | Kind::Cancelled);
                 let why = full_message(&error);
                 // The code Unknown is omitted.
                 let why = why.strip_prefix("rpc error: code = Unknown desc = ").unwrap_or(&why).to_owned();
@@ -374,10 +391,11 @@ async fn attempt(
             }
         }
     }
-    Err(match errors.as_slice() {
+    let message = match errors.as_slice() {
         [one] => one.as_str().into(),
         many => format!("[{}]", many.join(", ")).into(),
-    })
+    };
+    Err(PullError { message, result_unknown })
 }
 
 /// The failure of inspecting an image, which is recorded as an event.

@@ -35,7 +35,7 @@ async fn an_image_that_was_pulled_with_credentials_is_not_for_those_who_have_non
     assert_eq!(fixture.pulls(), pulls);
 }
 
-/// Point 29: access records belong to the image store, not to a node.
+/// Access records belong to the image store, not to a node.
 #[tokio::test(start_paused = true)]
 async fn an_image_that_another_node_pulled_with_credentials_is_not_for_those_who_have_none() {
     let fixture = PullFixture::new();
@@ -86,7 +86,7 @@ async fn an_image_whose_pull_was_cut_off_is_nobodys_until_one_succeeds() {
     assert_eq!(fixture.pulls(), pulls);
 }
 
-/// Point 29: a crash between the runtime's commit and our record leaves the image closed, by whatever name it is asked for.
+/// A crash between the runtime's commit and our record leaves the image closed, by whatever name it is asked for.
 #[tokio::test(start_paused = true)]
 async fn an_image_whose_pull_was_cut_off_is_not_open_by_its_digest() {
     let mut fixture = PullFixture::new();
@@ -103,6 +103,39 @@ async fn an_image_whose_pull_was_cut_off_is_not_open_by_its_digest() {
     fixture.restart();
     let (reason, _) = fixture.fails(&pod("stranger", &[]), &digest, Policy::Never).await;
     assert_eq!(reason, "ErrImageNeverPull");
+}
+
+/// The runtime commits the image, and the answer is lost.
+#[tokio::test(start_paused = true)]
+async fn an_image_whose_pull_has_an_unknown_result_is_nobodys() {
+    for fault in
+        [Error::unavailable("error reading from server: EOF"), Error::new(Kind::Cancelled, "cancelled")]
+    {
+        let fixture = PullFixture::new();
+        fixture.runtime.0.lock().password = Some("right");
+        fixture.runtime.0.lock().faults.push_back(fault);
+        fixture.fails(&pod("owner", &["right"]), "a:1", Policy::IfNotPresent).await;
+        fixture.add_image("a:1");
+        let stranger = pod("stranger", &[]);
+        assert_eq!(fixture.fails(&stranger, "a:1", Policy::Never).await.0, "ErrImageNeverPull");
+        for _ in 0..2 {
+            fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+        }
+        let failed = fixture.fails(&stranger, "a:1", Policy::Never).await;
+        assert_eq!(failed.0, "ErrImageNeverPull", "after housekeeping");
+        fixture.ensure(&pod("friend", &["right"]), "a:1", Policy::IfNotPresent).await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_pulled_while_images_cannot_be_inspected() {
+    let fixture = PullFixture::new();
+    fixture.add_image("a:1");
+    fixture.runtime.0.lock().blind = Some("away");
+    let failed = fixture.fails(&pod("u", &[]), "a:1", Policy::Always).await;
+    assert_eq!((failed.0.as_str(), fixture.pulls()), ("ImageInspectError", 0));
+    fixture.runtime.0.lock().blind = None;
+    fixture.ensure(&pod("other", &[]), "a:1", Policy::Never).await.unwrap();
 }
 
 /// A pod with the policy `Always` is deleted during the pull.

@@ -21,7 +21,7 @@ fn credentials() -> PullCredentials {
     PullCredentials::Basic { username: "puller".into(), password: "let-me-in".into() }
 }
 
-/// Point 29: another node on the store, in another process, sees the image and who may use it.
+/// Another node on the store, in another process, sees the image and who may use it.
 #[tokio::test]
 async fn an_image_pulled_with_credentials_is_closed_to_others_on_every_node_of_the_store() {
     let parts = ImageParts::of(&[layer("private")]);
@@ -40,7 +40,7 @@ async fn an_image_pulled_with_credentials_is_closed_to_others_on_every_node_of_t
     assert!(!index.contains("let-me-in"), "{index}");
 }
 
-/// Point 29: the image and its access are written at once, so that no crash comes between them. What has no record of
+/// The image and its access are written at once, so that no crash comes between them. What has no record of
 /// its access is closed.
 #[tokio::test]
 async fn an_image_without_a_record_of_its_access_is_closed() {

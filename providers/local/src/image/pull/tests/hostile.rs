@@ -100,7 +100,7 @@ async fn a_document_that_trickles_is_given_up() {
     }
 }
 
-/// Point 28: a pull has an overall progress deadline.
+/// A pull has an overall progress deadline.
 #[tokio::test]
 async fn a_pull_whose_layers_trickle_is_given_up() {
     let parts = ImageParts::of(&[layer("x"), layer("y")]);
@@ -120,7 +120,7 @@ async fn a_pull_whose_layers_trickle_is_given_up() {
     assert_eq!(count(&store, "tmp"), 0);
 }
 
-/// Point 32: neither by the number of its layers, nor by naming the layers of others.
+/// Neither by the number of its layers, nor by naming the layers of others.
 #[tokio::test]
 async fn a_slow_registry_does_not_delay_pulls_from_another_one() {
     let base = layer("base");

@@ -26,7 +26,7 @@ fn decompression_bombs_are_stopped_early() {
     }
 }
 
-/// Point 33: the ratio counts from the first mebibyte.
+/// The ratio counts from the first mebibyte.
 #[test]
 fn a_small_layer_must_not_decompress_excessively_either() {
     let zeros = TarBuilder::new().file("zeros", vec![0; 8 << 20]);
@@ -42,7 +42,7 @@ fn a_small_layer_must_not_decompress_excessively_either() {
     TestLayer::new().unpack(&small.gzip()).unwrap();
 }
 
-/// Point 33: directories with an entry, and those that only the paths of others name.
+/// Directories with an entry, and those that only the paths of others name.
 #[test]
 fn the_memory_for_the_paths_of_directories_is_limited() {
     let limits = ImageLimits { directory_bytes: 100_000, ..ImageLimits::default() };
@@ -67,7 +67,7 @@ fn the_memory_for_the_paths_of_directories_is_limited() {
     TestLayer::new().unpack_as(&same.bytes(), LayerFormat::Plain, &expected, &limits).unwrap();
 }
 
-/// Point 33: an entry may have any number of extension headers, but not any size of them.
+/// An entry may have any number of extension headers, but not any size of them.
 #[test]
 fn the_extension_headers_of_an_entry_are_limited_together() {
     let value = vec![b'x'; 400_000];
@@ -82,7 +82,7 @@ fn the_extension_headers_of_an_entry_are_limited_together() {
     assert!(error.message().contains("the maximum for an entry is 1048576"), "{error}");
 }
 
-/// Point 33: the window of a zstd frame is memory, too.
+/// The window of a zstd frame is memory, too.
 #[test]
 fn a_zstd_layer_that_needs_much_memory_is_rejected() {
     // A frame header with a window of 2^27 bytes, and an empty last block.
