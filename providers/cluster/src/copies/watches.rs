@@ -151,7 +151,8 @@ impl<K: CopiedObject> UpperWatch<K> {
             None => None,
         };
         self.newest = object.map_or(self.newest, |object| version(object.metadata()));
-        self.inner.handle(Event::upper_read(self.key.clone(), object.is_some(), desired));
+        let uid = object.map(|object| object.metadata().uid.as_deref().unwrap_or_default());
+        self.inner.handle(Event::upper_read(self.key.clone(), uid, desired));
         Ok(())
     }
 
