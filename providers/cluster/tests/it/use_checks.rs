@@ -8,7 +8,7 @@ use http::Method;
 use k8s_openapi::api::core::v1::ConfigMap;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::Instant};
 use vk_kube::{Client, Kind, Metrics, Objects, Patch};
 use vk_provider::PodEvent;
 use vk_provider_cluster::{
@@ -20,7 +20,7 @@ use vk_supervisor::{Clock, Supervisor};
 use vk_testing::{ControlPlane, eventually};
 
 use crate::{
-    fake_api_server::{DEADLINE, FakeApiServer, ScriptedAnswer},
+    fake_api_server::{DEADLINE, FakeApiServer, ScriptedAnswer, status},
     scripted_cluster::{ScriptedCluster, lower_pod},
 };
 
@@ -138,6 +138,33 @@ async fn virtual_nodes_share_the_lists_of_pods() {
     .await;
     let lists = left.lists();
     assert!(lists < NODES, "{lists} lists of pods for {NODES} nodes");
+}
+
+#[tokio::test]
+async fn virtual_nodes_share_a_list_of_pods_that_fails() {
+    let cluster = cluster(10);
+    let times: Arc<Mutex<Vec<Instant>>> = Arc::default();
+    let lists = Arc::clone(&times);
+    let server = FakeApiServer::start(move |request| {
+        if request.path != PODS || request.query.contains("watch=true") {
+            return cluster.answer(request);
+        }
+        let mut lists = lists.lock();
+        lists.push(Instant::now());
+        match lists.len() {
+            1 => status(500, "InternalError", "overloaded"),
+            _ => cluster.answer(request),
+        }
+    })
+    .await;
+    let left = LeftCopies::new(server, 20);
+    eventually("copies are deleted", DEADLINE, || async {
+        if left.deletions() > 0 { Ok(()) } else { Err("not yet".to_owned()) }
+    })
+    .await;
+    let times = times.lock().clone();
+    let between = times[1] - times[0];
+    assert!(between > Duration::from_secs(1), "all ask again at once, after {between:?}");
 }
 
 #[tokio::test]
