@@ -192,22 +192,29 @@ impl<K: Object> Objects<K> {
     /// Deletes the object with this name and UID. If another object has the name, this fails with
     /// [`Kind::Conflict`](crate::Kind::Conflict).
     pub async fn delete(&self, name: &str, uid: &str) -> Result<(), Error> {
-        self.delete_with(name, uid, None).await
+        self.delete_with(name, uid, None, None).await
+    }
+
+    /// Deletes this version of the object with this name and UID. If it was changed since, or another object has the name, this fails with
+    /// [`Kind::Conflict`](crate::Kind::Conflict).
+    pub async fn delete_version(&self, name: &str, uid: &str, version: &str) -> Result<(), Error> {
+        self.delete_with(name, uid, Some(version.to_owned()), None).await
     }
 
     /// Deletes with a grace period in whole seconds. Zero removes a pod at once: use it only when nothing of the pod runs.
     pub async fn delete_with_grace(&self, name: &str, uid: &str, grace: Duration) -> Result<(), Error> {
         let seconds = u32::try_from(grace.as_secs()).unwrap_or(u32::MAX);
-        self.delete_with(name, uid, Some(seconds)).await
+        self.delete_with(name, uid, None, Some(seconds)).await
     }
 
     async fn delete_with(
         &self,
         name: &str,
         uid: &str,
+        resource_version: Option<String>,
         grace_period_seconds: Option<u32>,
     ) -> Result<(), Error> {
-        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version };
         let params = DeleteParams {
             grace_period_seconds,
             preconditions: Some(preconditions),

@@ -36,7 +36,7 @@ use vk_supervisor::{Clock, Supervisor, task};
 
 pub(crate) use self::{calls::references, kind::referenced_objects};
 pub use self::{
-    copy_state::{LowerCall, Readiness, UseCheck},
+    copy_state::{Deletion, LowerCall, Readiness, UseCheck},
     kind::{KeptMetadata, Kind},
     namespace_watch::UpperWatches,
     state_machine::GRACE,

@@ -23,6 +23,7 @@ pub(crate) use self::namespace_contents::why_in_use;
 use crate::{
     lower_cluster,
     names::{self, OwnerId},
+    owner_config_map,
 };
 
 /// How often the remaining objects are checked.
@@ -234,7 +235,11 @@ async fn namespaces(
             Some(format!("the virtual node {other} has objects in it"))
         } else {
             let known = if options.dry_run { report.removed.as_slice() } else { &[] };
-            namespace_contents::why_in_use(&options.lower, &name, known).await
+            match namespace_contents::why_in_use(&options.lower, &name, known).await {
+                // The search takes a while. A virtual node that has begun to use the namespace meanwhile has its owner ConfigMap in it.
+                None => other_node(options, &name).await?,
+                why => why,
+            }
         };
         if let Some(why) = stays {
             report.left.push((item, why));
@@ -261,6 +266,13 @@ async fn namespaces(
         }
     }
     Ok(())
+}
+
+/// Why a namespace with owner ConfigMaps of other virtual nodes, of any upper cluster, has to stay.
+async fn other_node(options: &DetachOptions, namespace: &str) -> Result<Option<String>, Error> {
+    let all = owner_config_map::list(&options.lower, namespace).await?;
+    let other = all.iter().find(|map| !options.owner.owns(&map.metadata));
+    Ok(other.map(|map| format!("the virtual node {} uses it", owner_config_map::node_of(map))))
 }
 
 impl fmt::Display for LowerObject {

@@ -174,11 +174,16 @@ impl LowerCluster {
     /// Whether a pod of this upper cluster, on any of its virtual nodes, uses an object at least like this and has not ended. The API
     /// server is asked only if the watch shows none.
     pub(crate) async fn is_used(&self, key: &CopyKey, by: ObjectUse) -> Result<bool, vk_kube::Error> {
-        if self.0.mirrors.read().references.is_used(key, by) {
+        if self.is_known_to_be_used(key, by) {
             return Ok(true);
         }
         let found = self.0.use_lists.find(&self.0.client, &self.0.origin, key).await?;
         Ok(found.is_some_and(|found| found >= by))
+    }
+
+    /// Whether the watch shows a pod of this upper cluster that uses an object at least like this.
+    pub(crate) fn is_known_to_be_used(&self, key: &CopyKey, by: ObjectUse) -> bool {
+        self.0.mirrors.read().references.is_used(key, by)
     }
 
     /// Reads any pod from the API server.

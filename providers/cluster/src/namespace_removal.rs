@@ -15,7 +15,7 @@ use vk_supervisor::Clock;
 use crate::{
     copies::kind::CopiedObject,
     detach::{LowerObject, why_in_use},
-    names::{self, OwnerId, label},
+    names::{self, OwnerId},
     owner_config_map,
 };
 
@@ -76,7 +76,7 @@ async fn remove_namespace(
     }
     let marked = Instant::now();
     owner_config_map::mark_retiring(lower, namespace, owner, map_uid, Some(clock.now())).await?;
-    let removed = remove_if_unused(lower, namespace, owner, &found, marked).await;
+    let removed = remove_if_unused(lower, namespace, owner, &found, (marked, clock)).await;
     // After any other error the deletion may still take effect: then the mark stays until others ignore it.
     if matches!(&removed, Err(error) if error.kind == Kind::Conflict)
         && let Err(error) = owner_config_map::mark_retiring(lower, namespace, owner, map_uid, None).await
@@ -92,7 +92,7 @@ async fn remove_if_unused(
     namespace: &str,
     owner: &OwnerId,
     found: &ObjectMeta,
-    marked: Instant,
+    (marked, clock): (Instant, &Clock),
 ) -> Result<bool, Error> {
     let objects: Objects<Namespace> = Objects::all(lower.clone());
     let own_map = LowerObject {
@@ -101,15 +101,14 @@ async fn remove_if_unused(
         name: owner_config_map::name(owner),
     };
     if let Some(why) = why_in_use(lower, namespace, &[own_map]).await {
-        if has_other_node(lower, namespace, owner).await? {
-            // That node removes the namespace when it does not use it any more.
+        if is_left_to_another(lower, namespace, owner, clock).await? {
             return Ok(false);
         }
         return Err(in_use(namespace, &why));
     }
     // A virtual node that begins to use the namespace creates its owner ConfigMap first, and then looks for our mark: it is found here, or
     // it waits.
-    if has_other_node(lower, namespace, owner).await? {
+    if is_left_to_another(lower, namespace, owner, clock).await? {
         return Ok(false);
     }
     if marked.elapsed() > MAX_SEARCH {
@@ -143,11 +142,29 @@ async fn has_pods(lower: &Client, namespace: &str, owner: &OwnerId, uid: &str) -
     Ok(found.iter().any(|pod| owner.owns(&pod.metadata) || is_owned(pod.metadata(), uid)))
 }
 
-/// Whether another virtual node of this upper cluster has its owner ConfigMap in the namespace.
-async fn has_other_node(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<bool, Error> {
-    let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
-    let found = maps.list(&ours(owner)).await?.objects;
-    Ok(found.iter().any(|map| label(&map.metadata, names::NODE).is_some() && !owner.owns(&map.metadata)))
+/// Whether another virtual node of this upper cluster uses the namespace, which removes it when it does not use it any more. Fails if a
+/// node of another upper cluster does, which never removes it, or if all others of ours are removing it too: if each of them left it to
+/// the other ones, it would stay for ever.
+async fn is_left_to_another(
+    lower: &Client,
+    namespace: &str,
+    owner: &OwnerId,
+    clock: &Clock,
+) -> Result<bool, Error> {
+    let all = owner_config_map::list(lower, namespace).await?;
+    let others = all.iter().filter(|map| !owner.owns(&map.metadata));
+    let (ours, foreign): (Vec<_>, Vec<_>) = others.partition(|map| owner.is_origin_of(&map.metadata));
+    if ours.iter().any(|map| !owner_config_map::is_retiring(map, clock.now())) {
+        return Ok(true);
+    }
+    let used_by = |map: &ConfigMap, does: &str| {
+        in_use(namespace, &format!("virtual node {} {does}", owner_config_map::node_of(map)))
+    };
+    match (foreign.first(), ours.first()) {
+        (Some(map), _) => Err(used_by(map, "of another upper cluster uses it")),
+        (None, Some(map)) => Err(used_by(map, "is removing it too")),
+        (None, None) => Ok(false),
+    }
 }
 
 fn is_owned(object: &ObjectMeta, uid: &str) -> bool {

@@ -51,30 +51,47 @@ pub(crate) async fn mark_retiring(
     objects.patch(&name(owner), Patch::Merge(&mark)).await.map(drop)
 }
 
-/// Fails while a namespace is being deleted or another virtual node is removing it. It is asked after our owner ConfigMap was created:
-/// who removes a namespace marks its own owner ConfigMap first, and then looks for those of others. So one of both sees the other.
+/// All owner ConfigMaps in a namespace: those of other upper clusters too, whose pods would be deleted with it.
+pub(crate) async fn list(lower: &Client, namespace: &str) -> Result<Vec<ConfigMap>, Error> {
+    let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
+    let labels = Some(names::NODE.to_owned());
+    Ok(maps.list(&Selector { fields: None, labels }).await?.objects)
+}
+
+/// The name of the virtual node that an owner ConfigMap belongs to, for messages.
+pub(crate) fn node_of(map: &ConfigMap) -> &str {
+    map.data.as_ref().and_then(|data| data.get("node")).map_or("another one", String::as_str)
+}
+
+fn marked_since(map: &ConfigMap) -> Option<Timestamp> {
+    names::annotation(&map.metadata, names::RETIRING)?.parse().ok()
+}
+
+/// Whether the virtual node of an owner ConfigMap is removing the namespace.
+pub(crate) fn is_retiring(map: &ConfigMap, now: Timestamp) -> bool {
+    marked_since(map).is_some_and(|since| now.duration_since(since).abs() < MARK_TTL)
+}
+
+/// Fails while a namespace is being deleted or a virtual node of any upper cluster is removing it. It is asked after our owner ConfigMap
+/// was created: who removes a namespace marks its own owner ConfigMap first, and then looks for those of others. So one of both sees the
+/// other. A mark of our own counts too: the deletion that an earlier process asked for may still take effect.
 pub async fn check_namespace_stays(
     lower: &Client,
     namespace: &str,
     owner: &OwnerId,
     now: Timestamp,
 ) -> Result<(), Error> {
-    let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
-    let labels = Some(format!("{}={},{}", names::ORIGIN, owner.origin, names::NODE));
-    for map in maps.list(&Selector { fields: None, labels }).await?.objects {
-        let mark = names::annotation(&map.metadata, names::RETIRING);
-        let Some(since) = mark.and_then(|mark| mark.parse::<Timestamp>().ok()) else { continue };
-        if owner.owns(&map.metadata) {
-            // Left by an earlier process of this node.
-            mark_retiring(lower, namespace, owner, map.metadata.uid.as_deref().unwrap_or_default(), None)
-                .await?;
-        } else if now.duration_since(since).abs() < MARK_TTL {
-            let node =
-                map.data.as_ref().and_then(|data| data.get("node")).map_or("another one", String::as_str);
+    for map in list(lower, namespace).await? {
+        if is_retiring(&map, now) {
+            let node = node_of(&map);
             let message = format!(
                 "virtual node {node} is about to delete namespace {namespace} of the lower cluster: waiting until it is gone or stays"
             );
             return Err(Error::new(Kind::Conflict, message));
+        }
+        if owner.owns(&map.metadata) && marked_since(&map).is_some() {
+            let uid = map.metadata.uid.as_deref().unwrap_or_default();
+            mark_retiring(lower, namespace, owner, uid, None).await?;
         }
     }
     let namespaces: Objects<Namespace> = Objects::all(lower.clone());

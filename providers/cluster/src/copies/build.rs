@@ -93,6 +93,7 @@ pub fn observe<K: CopiedObject>(lower: &K, owner: &OwnerId) -> ObservedCopy {
         let namespace = names::annotation(meta, names::ORIGIN_NAMESPACE)?.to_owned();
         Some(UpperRef { namespace, name: names::annotation(meta, names::ORIGIN_NAME)?.to_owned() })
     };
+    let owners = meta.owner_references.iter().flatten().filter(|one| one.kind == "ConfigMap");
     ObservedCopy {
         uid: meta.uid.clone().unwrap_or_default(),
         version: version(meta),
@@ -103,6 +104,7 @@ pub fn observe<K: CopiedObject>(lower: &K, owner: &OwnerId) -> ObservedCopy {
         fixed: lower.immutable_part(),
         immutable: lower.is_immutable(),
         deleting: meta.deletion_timestamp.is_some(),
+        owners: owners.map(|one| one.uid.clone()).collect(),
     }
 }
 

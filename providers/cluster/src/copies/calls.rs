@@ -8,11 +8,12 @@ use vk_kube::{Error, Kind as ErrorKind, Patch};
 use super::{
     Inner, Kind, LowerCall,
     build::observe,
+    copy_state::Deletion,
     diff::CopyKey,
     kind::CopiedObject,
     state_machine::{CallOutcome, Event},
 };
-use crate::{dependencies::dependencies, namespace_removal, owner_config_map};
+use crate::{dependencies::dependencies, lower_cluster::ObjectUse, namespace_removal, owner_config_map};
 
 /// Executes a call and reports its outcome to the state machine.
 pub(super) async fn execute(inner: Arc<Inner>, key: CopyKey, call: LowerCall) {
@@ -70,10 +71,20 @@ async fn execute_for<K: CopiedObject>(
             let patch = before.patch(key.kind, &desired);
             objects.patch(&key.name, Patch::Json(&patch)).await.map(|object| found(&object))
         }
-        LowerCall::Delete(uid) => match objects.delete(&key.name, &uid).await {
-            Err(error) if error.kind == ErrorKind::NotFound => Ok(CallOutcome::Object(None)),
-            answer => answer.map(|()| CallOutcome::Deleting),
-        },
+        LowerCall::Delete(Deletion { uid, unused_version }) => {
+            let deleted = match unused_version {
+                // It may have waited for other writes since the use check.
+                Some(_) if inner.lower_cluster.is_known_to_be_used(key, ObjectUse::Optional) => {
+                    return Ok(CallOutcome::InUse(true));
+                }
+                Some(version) => objects.delete_version(&key.name, &uid, &version.to_string()).await,
+                None => objects.delete(&key.name, &uid).await,
+            };
+            match deleted {
+                Err(error) if error.kind == ErrorKind::NotFound => Ok(CallOutcome::Object(None)),
+                answer => answer.map(|()| CallOutcome::Deleting),
+            }
+        }
         LowerCall::Read => match objects.get(&key.name).await {
             Err(error) if error.kind == ErrorKind::NotFound => Ok(CallOutcome::Object(None)),
             answer => answer.map(|object| found(&object)),

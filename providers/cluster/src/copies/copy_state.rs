@@ -29,12 +29,22 @@ pub enum LowerCall {
     Create(Arc<DesiredCopy>, Option<OwnerReference>),
     /// Patches this version of the object to the desired state.
     Patch(Box<ObservedCopy>, Arc<DesiredCopy>),
-    /// Deletes the object with this UID.
-    Delete(String),
+    /// Deletes the object.
+    Delete(Deletion),
     /// Reads the object.
     Read,
     /// Checks whether a lower pod of our upper cluster, on any of its virtual nodes, uses the object.
     CheckUse(UseCheck),
+}
+
+/// The deletion of a copy.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deletion {
+    /// The UID of the copy.
+    pub uid: String,
+    /// The version that nobody uses: it is not deleted if it was changed or a pod that uses it has appeared. `None` to delete the copy in
+    /// any case.
+    pub unused_version: Option<u64>,
 }
 
 /// A question about the use of a copy. The answer counts only for the version that it was asked about: a later one may be the work of
@@ -55,8 +65,8 @@ pub(super) enum UpperState {
     Unknown,
     /// The object does not exist. The empty copy, if its kind has one, reserves the name for pods that can run without it.
     Absent(Option<Arc<DesiredCopy>>),
-    /// The object exists but must not be copied: an existing copy stays as it is.
-    Skipped,
+    /// The object with this UID exists but must not be copied: an existing copy of it stays as it is.
+    Skipped(String),
     Present(Arc<DesiredCopy>),
 }
 
@@ -169,7 +179,7 @@ impl CopyState {
 
     /// Has the lower object read if nothing will be created in its place: only a read tells an absent object from a foreign one.
     pub(super) fn verify_absence(&mut self) {
-        let absent = matches!(self.upper, UpperState::Absent(_) | UpperState::Skipped);
+        let absent = matches!(self.upper, UpperState::Absent(_) | UpperState::Skipped(_));
         self.stale |= absent && self.own_copy().is_none() && !self.required_by.is_empty();
     }
 
@@ -202,7 +212,7 @@ impl CopyState {
                 let reserve = self.own_copy().is_none() && self.pods.len() > self.required_by.len();
                 empty.as_ref().filter(|_| reserve)
             }
-            UpperState::Unknown | UpperState::Skipped => None,
+            UpperState::Unknown | UpperState::Skipped(_) => None,
         }
     }
 
@@ -220,7 +230,23 @@ impl CopyState {
         !self.pods.is_empty() || !self.kind.is_removed_with_pods()
     }
 
-    pub(super) fn next_step(&self, now: Duration, owner_reference: Option<&OwnerReference>) -> NextStep {
+    /// Whether the copy belongs to an upper object that is gone. A claim that must not be copied is not the one of the copy if it was
+    /// deleted and created again: it must not get the data of the old one.
+    fn is_source_gone(&self, found: &ObservedCopy) -> bool {
+        match &self.upper {
+            UpperState::Absent(_) => true,
+            UpperState::Skipped(uid) => !found.fixed.is_empty() && found.fixed != *uid,
+            UpperState::Unknown | UpperState::Present(_) => false,
+        }
+    }
+
+    /// The next step. `is_left` tells whether a copy that this node does not need is left to the virtual node that owns it.
+    pub(super) fn next_step(
+        &self,
+        now: Duration,
+        owner_reference: Option<&OwnerReference>,
+        is_left: impl Fn(&ObservedCopy) -> bool,
+    ) -> NextStep {
         if self.in_flight.is_some() {
             return NextStep::Wait(None);
         }
@@ -241,7 +267,12 @@ impl CopyState {
         }
         if !self.is_maintained() {
             let Some(found) = self.own_copy() else { return NextStep::Forget };
-            let delete = LowerCall::Delete(found.uid.clone());
+            if is_left(found) {
+                return NextStep::Wait(None);
+            }
+            let delete =
+                Deletion { uid: found.uid.clone(), unused_version: Some(found.version).filter(|it| *it > 0) };
+            let delete = LowerCall::Delete(delete);
             return self.next_step_if_unused(now, found, ObjectUse::Optional, delete);
         }
         if let Some((found, empty)) = self.emptied() {
@@ -254,7 +285,7 @@ impl CopyState {
                 Difference::Change => {
                     NextStep::Call(LowerCall::Patch(Box::new(found.clone()), Arc::clone(desired)))
                 }
-                Difference::Replace => NextStep::Call(LowerCall::Delete(found.uid.clone())),
+                Difference::Replace => NextStep::Call(LowerCall::Delete(Deletion::in_any_case(found))),
             },
             (Some(desired), None) => match owner_reference {
                 Some(owner_reference) => {
@@ -265,10 +296,8 @@ impl CopyState {
                 None => NextStep::EnsureNamespace,
             },
             // The lower API server keeps a claim that pods use, whoever deletes it.
-            (None, Some(found))
-                if matches!(self.upper, UpperState::Absent(_)) && !self.kind.is_removed_with_pods() =>
-            {
-                NextStep::Call(LowerCall::Delete(found.uid.clone()))
+            (None, Some(found)) if self.is_source_gone(found) && !self.kind.is_removed_with_pods() => {
+                NextStep::Call(LowerCall::Delete(Deletion::in_any_case(found)))
             }
             (None, _) => NextStep::Wait(None),
         }
@@ -305,12 +334,17 @@ impl CopyState {
     }
 
     /// Records the lower object. One that somebody else created has a grace period of its own, because a copy exists before its first pod.
+    /// If it is a claim that does not exist as far as we know, the upper claim has to be read again: another virtual node has seen it.
     fn set_present(&mut self, found: ObservedCopy, grace_end: Duration) {
         let is_known = matches!(&self.lower, LowerState::Present(known) if known.uid == found.uid);
         if !is_known && self.pods.is_empty() {
             self.check_use_at = grace_end;
         }
         self.lower = LowerState::Present(Box::new(found));
+        let is_own_claim = !self.kind.is_removed_with_pods() && self.own_copy().is_some();
+        if !is_known && is_own_claim && matches!(self.upper, UpperState::Absent(_)) {
+            (self.upper, self.watched) = (UpperState::Unknown, false);
+        }
     }
 
     /// Records that the lower object was deleted.
@@ -361,9 +395,25 @@ impl CopyState {
         }
     }
 
-    /// Handles the end of a deletion, whatever came of it: the next one needs a use check of its own.
-    pub(super) fn handle_delete_result(&mut self) {
-        self.usage = Usage::Unknown;
+    /// Handles that the upper object changed: an answer about its use is too old to act on.
+    pub(super) fn handle_upper_change(&mut self, upper: UpperState, now: Duration) {
+        (self.upper, self.usage) = (upper, Usage::Unknown);
+        self.verify_absence();
+        if !self.pods.is_empty() {
+            self.check_use_at = now;
+        }
+    }
+
+    /// Handles the end of a call, whatever came of it: the answer to a use check counts for the next call only.
+    pub(super) fn handle_call_end(&mut self, call: &LowerCall) {
+        if matches!(call, LowerCall::Delete(_)) || matches!(self.usage, Usage::Unused(_)) {
+            self.usage = Usage::Unknown;
+        }
+    }
+
+    /// Handles that a pod appeared which uses the copy, before it was deleted.
+    pub(super) fn handle_late_use(&mut self, check_again_at: Duration) {
+        (self.usage, self.check_use_at) = (Usage::Used, check_again_at);
     }
 
     /// Records a write. The first write happens at once. Repeated writes of the same content mean that somebody reverts them, so they are
@@ -383,16 +433,25 @@ impl CopyState {
 
     /// Whether a pod that refers to the copy can be created.
     pub(super) fn readiness(&self, pod: &PodRef) -> Readiness {
-        let reading = self.stale || matches!(self.in_flight, Some(LowerCall::Read));
-        if self.upper == UpperState::Unknown || self.lower == LowerState::Unknown || reading {
+        let is_unsettled = self.stale
+            || match self.in_flight {
+                Some(LowerCall::Read | LowerCall::Delete(_)) => true,
+                // It may empty the copy of an object that came back. A claim is never emptied, and to change it may take long.
+                Some(LowerCall::Patch(..)) => self.kind != Kind::Claim,
+                Some(LowerCall::Create(..) | LowerCall::CheckUse(_)) | None => false,
+            };
+        if self.upper == UpperState::Unknown || self.lower == LowerState::Unknown || is_unsettled {
             return self.unready();
         }
         // A service account is the one that the operator named, whoever created it.
         if self.is_foreign() {
             return if self.kind == Kind::ServiceAccount { Readiness::Ready } else { Readiness::Conflict };
         }
-        let exists = matches!(self.upper, UpperState::Present(_))
-            || (self.upper == UpperState::Skipped && self.own_copy().is_some());
+        let exists = match &self.upper {
+            UpperState::Present(_) => true,
+            UpperState::Skipped(_) => self.own_copy().is_some_and(|found| !self.is_source_gone(found)),
+            UpperState::Unknown | UpperState::Absent(_) => false,
+        };
         if !exists && self.required_by.contains(pod) {
             return Readiness::Missing;
         }
@@ -414,6 +473,15 @@ impl CopyState {
 
     fn unready(&self) -> Readiness {
         self.last_error.clone().map_or(Readiness::Waiting, Readiness::Failed)
+    }
+}
+
+// === impl Deletion ===
+
+impl Deletion {
+    /// Deletes a copy even if pods use it.
+    fn in_any_case(found: &ObservedCopy) -> Self {
+        Self { uid: found.uid.clone(), unused_version: None }
     }
 }
 

@@ -64,6 +64,8 @@ pub struct ObservedCopy {
     pub immutable: bool,
     /// Whether a deletion timestamp is set.
     pub deleting: bool,
+    /// The UIDs of the owner ConfigMaps.
+    pub owners: Vec<String>,
 }
 
 /// The difference between an observed and a desired copy.

@@ -53,8 +53,8 @@ pub enum Event {
     PodRemoved(PodRef),
     /// The desired copy of an upper object; `None` if the object does not exist.
     UpperRead(CopyKey, Option<Arc<DesiredCopy>>),
-    /// An upper object exists but must not be copied. An existing copy stays.
-    UpperSkipped(CopyKey),
+    /// An upper object with this UID exists but must not be copied. An existing copy of it stays.
+    UpperSkipped(CopyKey, String),
     /// An upper object cannot be read.
     UpperUnreadable(CopyKey, Error),
     /// A copy of our upper cluster was observed.
@@ -76,13 +76,13 @@ pub enum Event {
 // === impl Event ===
 
 impl Event {
-    /// The event for an upper object that was read. A claim that exists but must not be copied is not treated as deleted: its copy may
-    /// hold data.
-    pub fn upper_read(key: CopyKey, there: bool, desired: Option<DesiredCopy>) -> Self {
-        if there && desired.is_none() && key.kind == Kind::Claim {
-            return Self::UpperSkipped(key);
+    /// The event for an upper object that was read: its UID if it exists, and the desired copy if it may be copied. A claim that exists but
+    /// must not be copied is not treated as deleted: its copy may hold data.
+    pub fn upper_read(key: CopyKey, uid: Option<&str>, desired: Option<DesiredCopy>) -> Self {
+        match (uid, desired) {
+            (Some(uid), None) if key.kind == Kind::Claim => Self::UpperSkipped(key, uid.to_owned()),
+            (_, desired) => Self::UpperRead(key, desired.map(Arc::new)),
         }
-        Self::UpperRead(key, desired.map(Arc::new))
     }
 }
 
@@ -137,6 +137,8 @@ pub struct CopyStateMachine {
     entries: BTreeMap<CopyKey, CopyState>,
     pods: BTreeMap<PodRef, BTreeSet<CopyKey>>,
     lower_namespaces: BTreeMap<String, LowerNamespace>,
+    /// The UIDs of the owner ConfigMaps of other virtual nodes of this upper cluster.
+    other_owners: BTreeMap<CopyKey, String>,
     listed: BTreeSet<(Kind, Option<String>)>,
     /// Deadlines of the entries.
     due: BTreeSet<(Duration, CopyKey)>,
@@ -163,6 +165,7 @@ impl CopyStateMachine {
             entries: BTreeMap::new(),
             pods: BTreeMap::new(),
             lower_namespaces: BTreeMap::new(),
+            other_owners: BTreeMap::new(),
             listed: BTreeSet::new(),
             due: BTreeSet::new(),
             rng,
@@ -196,7 +199,9 @@ impl CopyStateMachine {
                     desired.map_or_else(|| UpperState::Absent(self.empty_copy(&key)), UpperState::Present);
                 self.handle_upper(now, &key, upper, &mut actions);
             }
-            Event::UpperSkipped(key) => self.handle_upper(now, &key, UpperState::Skipped, &mut actions),
+            Event::UpperSkipped(key, uid) => {
+                self.handle_upper(now, &key, UpperState::Skipped(uid), &mut actions);
+            }
             Event::UpperUnreadable(key, error) => {
                 if let Some(entry) = self.entries.get_mut(&key).filter(|it| it.upper == UpperState::Unknown) {
                     entry.last_error = Some(error);
@@ -221,7 +226,8 @@ impl CopyStateMachine {
             }
             Event::Listed(kind, namespace) => {
                 self.listed.insert((kind, namespace));
-                self.advance_all(now, |key| key.kind == kind, &mut actions);
+                // Copies of any kind have ConfigMaps as owners.
+                self.advance_all(now, |key| key.kind == kind || kind == Kind::ConfigMap, &mut actions);
             }
             Event::CallFinished(key, answer) => self.handle_call_result(now, &key, answer, &mut actions),
             Event::NamespaceEnsured(lower, answer) => {
@@ -350,11 +356,7 @@ impl CopyStateMachine {
                 entry.notified.clear();
             }
             entry.last_error = None;
-            entry.upper = upper;
-            entry.verify_absence();
-            if !entry.pods.is_empty() {
-                entry.check_use_at = now;
-            }
+            entry.handle_upper_change(upper, now);
         }
         self.advance(now, key, actions);
     }
@@ -362,7 +364,7 @@ impl CopyStateMachine {
     fn handle_lower(&mut self, now: Duration, key: &CopyKey, found: ObservedCopy, actions: &mut Vec<Action>) {
         // The owner ConfigMap of this node or of another one.
         if found.labels.contains_key(names::NODE) {
-            return self.handle_owner_seen(now, key, &found.uid, actions);
+            return self.handle_owner_seen(now, key, found.uid, actions);
         }
         let grace_end = self.jittered(now, self.grace);
         if !self.entries.contains_key(key) {
@@ -390,9 +392,7 @@ impl CopyStateMachine {
         let check_again_at = self.jittered(now, IN_USE_RECHECK);
         let Some(entry) = self.entries.get_mut(key) else { return };
         let Some(call) = entry.in_flight.take() else { return };
-        if matches!(call, LowerCall::Delete(_)) {
-            entry.handle_delete_result();
-        }
+        entry.handle_call_end(&call);
         match answer {
             Ok(CallOutcome::Object(found)) if call == LowerCall::Read => {
                 entry.handle_read(found.map(|found| *found), (now, grace_end), &mut self.rng);
@@ -409,15 +409,17 @@ impl CopyStateMachine {
             Ok(CallOutcome::Deleting) => {
                 entry.last_error = None;
                 // The watch reports the deletion. In case it does not, the object is read later.
-                if let (LowerState::Present(found), LowerCall::Delete(uid)) = (&mut entry.lower, &call) {
-                    found.deleting |= found.uid == *uid;
+                if let (LowerState::Present(found), LowerCall::Delete(deletion)) = (&mut entry.lower, &call) {
+                    found.deleting |= found.uid == deletion.uid;
                 }
                 entry.not_before = now + entry.backoff.next(None, &mut self.rng);
             }
             Ok(CallOutcome::InUse(used)) => {
                 entry.last_error = None;
-                if let LowerCall::CheckUse(check) = call {
-                    entry.handle_use_check(check, used, check_again_at);
+                match call {
+                    LowerCall::CheckUse(check) => entry.handle_use_check(check, used, check_again_at),
+                    _ if used => entry.handle_late_use(check_again_at),
+                    _ => {}
                 }
             }
             Err(error) => self.handle_call_error(now, key, &call, error, actions),
@@ -492,8 +494,13 @@ impl CopyStateMachine {
 
     /// Takes the next step for one copy.
     fn advance(&mut self, now: Duration, key: &CopyKey, actions: &mut Vec<Action>) {
-        let listed = self.listed.contains(&(key.kind, None))
-            || self.listed.contains(&(key.kind, Some(key.namespace.clone())));
+        if !key.kind.is_removed_with_pods() {
+            self.watch_upper(key, actions);
+        }
+        let is_listed = |kind: Kind| {
+            self.listed.contains(&(kind, None)) || self.listed.contains(&(kind, Some(key.namespace.clone())))
+        };
+        let (listed, owners_listed) = (is_listed(key.kind), is_listed(Kind::ConfigMap));
         let owner_reference = self
             .lower_namespaces
             .get(&key.namespace)
@@ -505,7 +512,15 @@ impl CopyStateMachine {
         if !listed {
             return;
         }
-        match entry.next_step(now, owner_reference) {
+        // An owner deletes its copies itself, also those of a pod that waits for something else.
+        let first = CopyKey { kind: Kind::ConfigMap, namespace: key.namespace.clone(), name: String::new() };
+        let other_owners = self.other_owners.range(first..);
+        let is_left = |found: &ObservedCopy| {
+            let mut here = other_owners.clone().take_while(|(map, _)| map.namespace == key.namespace);
+            let exists = |uid: &String| here.any(|(_, other)| other == uid);
+            !found.owners.is_empty() && (!owners_listed || found.owners.iter().any(exists))
+        };
+        match entry.next_step(now, owner_reference, is_left) {
             NextStep::Wait(until) => {
                 entry.due = until;
                 self.due.extend(until.map(|until| (until, key.clone())));

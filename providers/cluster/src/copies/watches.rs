@@ -117,9 +117,30 @@ impl<K: CopiedObject> UpperWatch<K> {
         if let Some(lister) = &self.lister {
             match lister.list(&self.by_name()).await {
                 Err(error) if error.kind == ErrorKind::Forbidden => {}
-                list => return list.map(|list| list.objects.into_iter().next()),
+                list => {
+                    return match list?.objects.into_iter().next() {
+                        None => self.confirm_absence().await,
+                        found => Ok(found),
+                    };
+                }
             }
         }
+        self.read_by_name().await
+    }
+
+    /// Reads a claim that a list lacks, because its copy may hold data and something between us and the API server may filter lists. If
+    /// nobody may read it, the list has to be enough.
+    async fn confirm_absence(&self) -> Result<Option<K>, Error> {
+        if K::COPY_KIND != Kind::Claim {
+            return Ok(None);
+        }
+        match self.read_by_name().await {
+            Err(error) if error.kind == ErrorKind::Forbidden => Ok(None),
+            found => found,
+        }
+    }
+
+    async fn read_by_name(&self) -> Result<Option<K>, Error> {
         let mut found = self.objects.get(&self.source.name).await;
         if let (Err(error), Some(other)) = (&found, &self.other)
             && error.kind == ErrorKind::Forbidden
@@ -151,7 +172,8 @@ impl<K: CopiedObject> UpperWatch<K> {
             None => None,
         };
         self.newest = object.map_or(self.newest, |object| version(object.metadata()));
-        self.inner.handle(Event::upper_read(self.key.clone(), object.is_some(), desired));
+        let uid = object.map(|object| object.metadata().uid.as_deref().unwrap_or_default());
+        self.inner.handle(Event::upper_read(self.key.clone(), uid, desired));
         Ok(())
     }
 
@@ -232,7 +254,7 @@ impl<K: CopiedObject> UpperWatch<K> {
                 WatchEvent::Listed => {
                     refusals = 0;
                     if listing.take() == Some(false) {
-                        drop(self.report(None).await);
+                        Box::pin(self.report_missing()).await;
                     }
                 }
                 WatchEvent::Error(error) if error.kind == ErrorKind::Forbidden => {
@@ -243,6 +265,17 @@ impl<K: CopiedObject> UpperWatch<K> {
                 }
                 WatchEvent::Error(_) => {}
             }
+        }
+    }
+
+    /// Reports an object that a list lacks.
+    async fn report_missing(&mut self) {
+        let reported = match self.confirm_absence().await {
+            Ok(found) => self.report(found.as_ref()).await,
+            Err(error) => Err(error),
+        };
+        if reported.is_err() {
+            self.read_until_success().await;
         }
     }
 

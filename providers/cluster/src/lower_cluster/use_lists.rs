@@ -32,8 +32,9 @@ pub(super) struct UseLists {
 
 #[derive(Debug)]
 struct UseList {
-    listed: Instant,
-    uses: HashMap<(Kind, String), ObjectUse>,
+    fresh_until: Instant,
+    /// An error counts for all that ask, too: otherwise each of them would list again.
+    uses: Result<HashMap<(Kind, String), ObjectUse>, Error>,
 }
 
 // === impl UseLists ===
@@ -58,11 +59,14 @@ impl UseLists {
             fresh
         } else {
             let _permit = self.permits.acquire().await;
-            UseList::read(client, origin, &key.namespace).await?
+            UseList::read(client, origin, &key.namespace).await
         };
-        let found = fresh.uses.get(&(key.kind, key.name.clone())).copied();
+        let found = match &fresh.uses {
+            Ok(uses) => Ok(uses.get(&(key.kind, key.name.clone())).copied()),
+            Err(error) => Err(error.clone()),
+        };
         *list = Some(fresh);
-        Ok(found)
+        found
     }
 
     fn list_of(&self, namespace: &str) -> Arc<tokio::sync::Mutex<Option<UseList>>> {
@@ -80,10 +84,24 @@ impl UseLists {
 // === impl UseList ===
 
 impl UseList {
-    async fn read(client: &Client, origin: &str, namespace: &str) -> Result<Self, Error> {
+    async fn read(client: &Client, origin: &str, namespace: &str) -> Self {
+        // What happens while the pods are listed may be missing from the list.
+        let begun = Instant::now();
+        let uses = Self::list(client, origin, namespace).await;
+        let fresh_until = match &uses {
+            Ok(_) => begun + TTL,
+            Err(error) => Instant::now() + error.retry_after.unwrap_or(TTL),
+        };
+        Self { fresh_until, uses }
+    }
+
+    async fn list(
+        client: &Client,
+        origin: &str,
+        namespace: &str,
+    ) -> Result<HashMap<(Kind, String), ObjectUse>, Error> {
         let pods: Objects<Pod> = Objects::namespaced(client.clone(), namespace);
         let labels = Some(format!("{ORIGIN}={origin}"));
-        let listed = Instant::now();
         let mut uses = HashMap::new();
         for pod in pods.list(&Selector { fields: None, labels }).await?.objects {
             for (kind, name, by) in object_uses(&pod) {
@@ -93,10 +111,10 @@ impl UseList {
                 }
             }
         }
-        Ok(Self { listed, uses })
+        Ok(uses)
     }
 
     fn is_fresh(&self) -> bool {
-        self.listed.elapsed() < TTL
+        Instant::now() < self.fresh_until
     }
 }

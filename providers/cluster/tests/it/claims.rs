@@ -3,6 +3,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use http::Method;
 use k8s_openapi::api::{
     core::v1::{PersistentVolumeClaim, Pod},
     rbac::v1::{ClusterRole, ClusterRoleBinding},
@@ -19,6 +20,11 @@ use vk_provider_cluster::{
 };
 use vk_supervisor::{Clock, Supervisor};
 use vk_testing::{ControlPlane, control_plane, eventually};
+
+use crate::{
+    fake_api_server::{FakeApiServer, RecordedRequest},
+    scripted_cluster::{self, ScriptedCluster},
+};
 
 const SOON: Duration = Duration::from_mins(1);
 
@@ -199,4 +205,70 @@ async fn a_new_claim_of_the_same_name_does_not_get_the_data_of_the_old_one() {
     };
     let (copied, ()) = tokio::join!(second, fixture.copy_goes(&copy));
     assert_eq!(copied, Some(new), "when the pod can be created");
+}
+
+/// A proxy that filters lists answers `200` with none, and a watch without objects.
+#[tokio::test]
+async fn a_claim_that_can_be_read_is_not_gone_because_a_list_lacks_it() {
+    let mut above = ScriptedCluster::default();
+    let all = "/api/v1/namespaces/web/persistentvolumeclaims";
+    let none = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaimList", "metadata": {"resourceVersion": "9"},
+        "items": []});
+    above.live.insert(all.to_owned(), none);
+    let spec =
+        |size: &str| json!({"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": size}}});
+    let claim = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": spec("2Gi"),
+        "metadata": {"namespace": "web", "name": "data", "uid": "u1", "resourceVersion": "7"}});
+    above.live.insert(format!("{all}/data"), claim);
+    let mut below = ScriptedCluster::default();
+    let annotations =
+        json!({names::ORIGIN_NAMESPACE: "web", names::ORIGIN_NAME: "data", names::ORIGIN_UID: "u1"});
+    let copy = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "spec": spec("1Gi"),
+        "metadata": {"namespace": "web", "name": "data", "uid": "c1", "resourceVersion": "5",
+            "labels": {names::ORIGIN: "upper"}, "annotations": annotations}});
+    below.watched.insert("persistentvolumeclaims", vec![copy.clone()]);
+    below.live.insert(format!("{all}/data"), copy);
+    let above = FakeApiServer::start(move |request| above.answer(request)).await;
+    let below = FakeApiServer::start(move |request| below.answer(request)).await;
+    let supervisor = Supervisor::new();
+    let (sender, _events) = mpsc::channel(16);
+    let _copier = Copier::new(CopierOptions {
+        upper: above.client.clone(),
+        claims: Some(above.client.clone()),
+        upper_watches: None,
+        lower: below.client.clone(),
+        lower_cluster: LowerCluster::start(LowerClusterOptions {
+            client: below.client.clone(),
+            origin: "upper".to_owned(),
+            cluster: None,
+            namespaces: NamespaceMapping::Same,
+            supervisor: supervisor.clone(),
+        }),
+        owner: scripted_cluster::owner(),
+        namespaces: NamespaceMapping::Same,
+        storage_classes: BTreeMap::new(),
+        metadata: KeptMetadata::default(),
+        supervisor: supervisor.clone(),
+        events: sender,
+        grace: GRACE,
+        namespace_retention: Duration::from_hours(1),
+        clock: Clock::system(),
+    });
+    let is_write =
+        |request: &RecordedRequest| request.method == Method::PATCH || request.method == Method::DELETE;
+    let is_watch = |request: &RecordedRequest| request.path == all && request.query.contains("watch=true");
+    let first = eventually("the copy is written, and the claim is watched", SOON, || async {
+        let write = below.asked().into_iter().find(is_write).map(|request| request.method);
+        let watches = above.asked().iter().filter(|request| is_watch(request)).count();
+        write.filter(|_| watches > 0).ok_or_else(|| format!("{watches} watches"))
+    })
+    .await;
+    assert_eq!(first, Method::PATCH, "it gets the size of the upper claim");
+    eventually("the claim is read because the watch lacks it", SOON, || async {
+        let reads = above.asked().iter().filter(|request| request.path.ends_with("/data")).count();
+        if reads > 1 { Ok(()) } else { Err(format!("{reads} reads")) }
+    })
+    .await;
+    assert!(below.asked().iter().all(|request| request.method != Method::DELETE));
+    supervisor.stop();
 }

@@ -10,6 +10,7 @@ use vk_provider::{PodEvent, PodRef};
 use vk_provider_cluster::{
     copies::{Copier, CopierOptions, KeptMetadata},
     dependencies::Dependencies,
+    detach::{DetachOptions, detach},
     lower_cluster::{LowerCluster, LowerClusterOptions},
     names::{NODE, NamespaceMapping, ORIGIN, ORIGIN_NAMESPACE, OwnerId},
     owner_config_map,
@@ -127,14 +128,95 @@ async fn a_namespace_is_marked_before_it_is_searched_and_deleted() {
     assert!(searched, "owner ConfigMaps of other nodes are looked for between the mark and the deletion");
 }
 
+/// What a retirement deletes first from the namespace of these owner ConfigMaps, of which `late` is not there yet when it is searched.
+async fn first_deletion(late: Value) -> (String, CopierFixture) {
+    let map = owner_map(&owner());
+    let mut cluster = cluster_with(&[map.clone(), late]);
+    cluster.watched.insert("configmaps", vec![map]);
+    let fixture = CopierFixture::start(cluster, Duration::from_millis(10)).await;
+    let own_map = format!("{NAMESPACE}/configmaps/{}", owner_config_map::name(&owner()));
+    let decided = eventually("the retirement ends", DEADLINE, || async {
+        let asked = fixture.server.asked();
+        let deletions = asked.iter().filter(|request| request.method == Method::DELETE);
+        let mut marks = asked.iter().filter(|it| it.method == Method::PATCH && it.path == own_map);
+        match (deletions.map(|request| request.path.clone()).next(), marks.nth(1)) {
+            (Some(deleted), _) => Ok(deleted),
+            (None, Some(_)) => Ok("nothing".to_owned()),
+            (None, None) => Err(format!("{} requests", asked.len())),
+        }
+    })
+    .await;
+    (decided, fixture)
+}
+
+#[tokio::test]
+async fn a_namespace_stays_with_the_first_pod_of_another_upper_cluster() {
+    let other = OwnerId { origin: "other".to_owned(), node: "other".to_owned() };
+    let (deleted, _fixture) = first_deletion(owner_map(&other)).await;
+    assert_eq!(deleted, "nothing", "only nodes of our upper cluster remove it later");
+}
+
+#[tokio::test]
+async fn detach_leaves_a_namespace_that_another_upper_cluster_has_begun_to_use() {
+    let other = OwnerId { origin: "other".to_owned(), node: "other".to_owned() };
+    let mut cluster = cluster_with(&[owner_map(&other)]);
+    cluster.live.insert(format!("{NAMESPACE}/persistentvolumeclaims"), list("PersistentVolumeClaim", &[]));
+    cluster
+        .live
+        .insert("/api/v1/namespaces".to_owned(), list("Namespace", &[cluster.live[NAMESPACE].clone()]));
+    let cluster = Mutex::new(cluster);
+    let server = FakeApiServer::start(move |request| cluster.lock().answer(request)).await;
+    let options = DetachOptions {
+        lower: server.client.clone(),
+        owner: owner(),
+        namespaces: Some(vec!["web".to_owned()]),
+        keep_claims: false,
+        dry_run: false,
+        timeout: Duration::ZERO,
+    };
+    let report = detach(&options).await.unwrap();
+    assert_eq!(report.removed, []);
+    assert!(report.left.iter().any(|(item, _)| item.to_string() == "Namespace web"), "{report:?}");
+}
+
+#[tokio::test]
+async fn a_namespace_that_another_node_of_the_upper_cluster_uses_is_left_to_it() {
+    let other = OwnerId { node: "other".to_owned(), ..owner() };
+    let (deleted, _fixture) = first_deletion(owner_map(&other)).await;
+    assert_eq!(deleted, format!("{NAMESPACE}/configmaps/{}", owner_config_map::name(&owner())));
+}
+
+/// If both left it to the other one, it would stay for ever.
+#[tokio::test]
+async fn a_node_does_not_leave_a_namespace_to_one_that_is_removing_it() {
+    let mut map = owner_map(&OwnerId { node: "other".to_owned(), ..owner() });
+    map["metadata"]["annotations"] = json!({RETIRING: Clock::system().now().to_string()});
+    let (deleted, _fixture) = first_deletion(map).await;
+    assert_eq!(deleted, "nothing", "it is tried again later");
+}
+
 #[tokio::test]
 async fn a_node_does_not_use_a_namespace_that_another_one_is_removing() {
-    let other = OwnerId { node: "other".to_owned(), ..owner() };
+    is_not_used_while_marked_by(&OwnerId { node: "other".to_owned(), ..owner() }).await;
+}
+
+#[tokio::test]
+async fn a_node_does_not_use_a_namespace_that_another_upper_cluster_is_removing() {
+    is_not_used_while_marked_by(&OwnerId { origin: "other".to_owned(), node: "other".to_owned() }).await;
+}
+
+/// The deletion that an earlier process asked for may still take effect.
+#[tokio::test]
+async fn a_node_does_not_use_a_namespace_that_its_earlier_process_was_removing() {
+    is_not_used_while_marked_by(&owner()).await;
+}
+
+async fn is_not_used_while_marked_by(other: &OwnerId) {
     let marked = |seconds_ago: i64| {
         let at = Clock::system().now() - jiff::SignedDuration::from_secs(seconds_ago);
-        let mut map = owner_map(&other);
+        let mut map = owner_map(other);
         map["metadata"]["annotations"] = json!({RETIRING: at.to_string()});
-        list("ConfigMap", &[owner_map(&owner()), map])
+        list("ConfigMap", &[map])
     };
     let mut cluster = cluster_with(&[owner_map(&owner())]);
     cluster.live.insert(format!("{NAMESPACE}/configmaps"), marked(0));

@@ -195,6 +195,7 @@ impl ScriptedCluster {
         }
         let patched = self.patched.get(path).filter(|_| request.method == Method::PATCH);
         match patched.or_else(|| self.live.get(path)) {
+            Some(object) if object["items"].is_array() => answer(&selected(object, &request.query)),
             Some(object) => answer(object),
             // A list of nodes by name.
             None if path == "/api/v1/nodes" => {
@@ -224,6 +225,23 @@ impl ScriptedCluster {
         let lines: Vec<_> = added.chain([end]).map(|line| Ok(Bytes::from(format!("{line}\n")))).collect();
         ScriptedAnswer::Stream(stream::iter(lines).chain(stream::pending()).boxed())
     }
+}
+
+/// The part of a list that a label selector of the request selects, as far as we use them.
+fn selected(list: &Value, query: &str) -> Value {
+    let mut query = form_urlencoded::parse(query.as_bytes());
+    let Some((_, selector)) = query.find(|(name, _)| name == "labelSelector") else { return list.clone() };
+    let mut list = list.clone();
+    if let Some(items) = list["items"].as_array_mut() {
+        items.retain(|item| {
+            let label = |key: &str| item["metadata"]["labels"].get(key).and_then(Value::as_str);
+            selector.split(',').all(|term| match term.split_once('=') {
+                Some((key, value)) => label(key) == Some(value),
+                None => label(term).is_some(),
+            })
+        });
+    }
+    list
 }
 
 /// A resolver that nobody asks: the provider copies objects itself.

@@ -53,8 +53,12 @@ impl CopyStateMachine {
         }
     }
 
-    /// Without the owner ConfigMap, the garbage collector deletes everything that it owns, so it has to be created again.
+    /// Without the owner ConfigMap, the garbage collector deletes everything that it owns, so it has to be created again. What the one of
+    /// another virtual node owned and is still there is nobody's.
     pub(super) fn handle_owner_deleted(&mut self, now: Duration, key: &CopyKey, actions: &mut Vec<Action>) {
+        if self.other_owners.remove(key).is_some() {
+            self.advance_all(now, |copy| copy.namespace == key.namespace, actions);
+        }
         if key.kind != Kind::ConfigMap || key.name != self.owner_map_name {
             return;
         }
@@ -77,10 +81,19 @@ impl CopyStateMachine {
         &mut self,
         now: Duration,
         key: &CopyKey,
-        uid: &str,
+        uid: String,
         actions: &mut Vec<Action>,
     ) {
-        if key.kind != Kind::ConfigMap || key.name != self.owner_map_name {
+        if key.kind != Kind::ConfigMap {
+            return;
+        }
+        if key.name != self.owner_map_name {
+            let before = self.other_owners.get(key).filter(|before| **before != uid).cloned();
+            self.other_owners.insert(key.clone(), uid);
+            if before.is_some() {
+                // What the earlier one owned is nobody's.
+                self.advance_all(now, |copy| copy.namespace == key.namespace, actions);
+            }
             return;
         }
         let check_at = self.next_check(now);

@@ -114,3 +114,39 @@ fn a_claim_with_the_skip_annotation_keeps_its_copy() {
     clusters.advance(A_WHILE);
     assert!(!clusters.lower.contains_key(&key(Kind::Claim, "c")), "it goes with the upper one all the same");
 }
+
+#[test]
+fn a_recreated_claim_with_the_skip_annotation_does_not_get_the_old_volume() {
+    let mut clusters = FakeClusters::new();
+    clusters.put(Kind::Claim, "default", "c", claim("1Gi"));
+    clusters.add_pod("p", &[(Kind::Claim, "c")]);
+    clusters.run();
+    clusters.delete(Kind::Claim, "default", "c");
+    let mut skipped = claim("1Gi");
+    skipped["metadata"] = json!({"annotations": {names::SKIP: "true"}});
+    clusters.put(Kind::Claim, "default", "c", skipped);
+    // The watch may only report the final state.
+    clusters.upper_events.pop_front();
+    clusters.deliver_upper();
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Waiting, "the copy has the old data");
+    clusters.advance(A_WHILE);
+    assert!(!clusters.lower.contains_key(&key(Kind::Claim, "c")));
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Missing);
+}
+
+#[test]
+fn a_claim_that_another_node_copied_is_read_again_before_its_copy_is_deleted() {
+    let mut clusters = FakeClusters::new();
+    clusters.add_pod("p", &[(Kind::Claim, "c")]);
+    clusters.run();
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Missing);
+    clusters.put(Kind::Claim, "default", "c", claim("1Gi"));
+    // The watch of the other node is faster than that of this one.
+    clusters.upper_events.clear();
+    let upper = clusters.upper.values().next().unwrap();
+    let desired = clusters.desired(&key(Kind::Claim, "c"), upper).unwrap();
+    clusters.put_lower(&key(Kind::Claim, "c"), serde_json::from_str(&desired.body).unwrap());
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.log, Vec::<String>::new(), "the copy stays");
+    assert_eq!(clusters.state_machine.readiness(&pod("p")), Readiness::Ready);
+}

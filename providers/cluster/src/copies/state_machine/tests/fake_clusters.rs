@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::copies::{
-    GRACE,
+    Deletion, GRACE,
     kind::{CopiedObject, CopyContext, KeptMetadata},
 };
 
@@ -273,9 +273,9 @@ impl FakeClusters {
     /// Delivers the next event of the upper watches.
     pub(super) fn deliver_upper(&mut self) -> bool {
         let Some((key, _, object)) = self.upper_events.pop_front() else { return false };
-        let there = object.is_some();
-        let desired = object.and_then(|object| self.desired(&key, &object));
-        self.handle(Event::upper_read(key, there, desired));
+        let uid = object.as_ref().map(|object| object["metadata"]["uid"].as_str().unwrap_or_default());
+        let desired = object.as_ref().and_then(|object| self.desired(&key, object));
+        self.handle(Event::upper_read(key, uid, desired));
         true
     }
 
@@ -355,9 +355,9 @@ impl FakeClusters {
                 self.queue_lower(key);
                 self.log.push(format!("patch {key}"));
             }
-            LowerCall::Delete(uid) => {
+            LowerCall::Delete(Deletion { uid, unused_version }) => {
                 let Some(current) = current else { return Ok(CallOutcome::Object(None)) };
-                if current.uid != *uid {
+                if current.uid != *uid || unused_version.is_some_and(|version| version != current.version) {
                     return error(ErrorKind::Conflict);
                 }
                 assert!(ours, "a foreign object is touched: {key}");

@@ -75,6 +75,22 @@ fn the_answer_to_a_use_check_does_not_count_for_another_object() {
     assert!(clusters.lower.contains_key(&name), "{:?}", clusters.log);
 }
 
+/// Another virtual node has changed it for a pod of its own.
+#[test]
+fn a_copy_that_was_changed_after_the_use_check_is_not_deleted() {
+    let mut clusters = with_copy();
+    let name = key(MAP, "a");
+    clusters.remove_pod("p");
+    clusters.now += GRACE * 2;
+    clusters.handle(Event::Tick);
+    assert!(clusters.answer_call(), "the use check");
+    assert!(matches!(clusters.calls[..], [(_, LowerCall::Delete(_))]), "{:?}", clusters.calls);
+    clusters.lower.get_mut(&name).unwrap()["metadata"]["resourceVersion"] = json!("1000");
+    clusters.used.insert(name.clone());
+    clusters.advance(GRACE * 3);
+    assert!(clusters.lower.contains_key(&name), "{:?}", clusters.log);
+}
+
 #[test]
 fn a_copy_without_which_a_pod_of_another_node_cannot_run_is_not_emptied() {
     let mut clusters = without_upper_object(MAP, map("1"), true);
@@ -108,4 +124,85 @@ fn a_pod_waits_until_it_is_known_whether_the_copy_is_emptied() {
     clusters.run();
     assert_eq!(clusters.data(&key(MAP, "a")), Some(&Value::Null));
     assert_eq!(clusters.state_machine.readiness(&pod("q")), Readiness::Ready);
+}
+
+/// Such as after `kubectl replace --force`.
+#[test]
+fn the_answer_to_a_use_check_does_not_count_after_the_object_came_back() {
+    let mut clusters = without_upper_object(MAP, map("1"), false);
+    clusters.deliver_upper();
+    clusters.put(MAP, "default", "a", map("1"));
+    clusters.run();
+    assert_eq!(clusters.log.len(), 1, "nothing was to be written: {:?}", clusters.log);
+    clusters.used.insert(key(MAP, "a"));
+    clusters.delete(MAP, "default", "a");
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.data(&key(MAP, "a")), Some(&json!({"key": "1"})), "another node needs it now");
+}
+
+#[test]
+fn the_answer_to_a_use_check_counts_for_one_attempt() {
+    let mut clusters = without_upper_object(MAP, map("1"), false);
+    clusters.deliver_upper();
+    assert!(clusters.answer_call(), "the use check");
+    let (asked, call) = clusters.calls.pop().expect("the patch");
+    assert!(matches!(call, LowerCall::Patch(..)), "{call:?}");
+    clusters.handle(Event::CallFinished(asked, Err(Error::new(ErrorKind::Server, "overloaded"))));
+    clusters.used.insert(key(MAP, "a"));
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.data(&key(MAP, "a")), Some(&json!({"key": "1"})), "another node needs it now");
+}
+
+#[test]
+fn a_pod_waits_while_the_deletion_of_its_copy_is_in_flight() {
+    let mut clusters = with_copy();
+    clusters.remove_pod("p");
+    clusters.now += GRACE * 2;
+    clusters.handle(Event::Tick);
+    assert!(clusters.answer_call(), "the use check");
+    assert!(matches!(clusters.calls[..], [(_, LowerCall::Delete(_))]), "{:?}", clusters.calls);
+    clusters.add_pod("q", &[(MAP, "a")]);
+    assert_eq!(clusters.state_machine.readiness(&pod("q")), Readiness::Waiting);
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.state_machine.readiness(&pod("q")), Readiness::Ready);
+    assert_eq!(clusters.data(&key(MAP, "a")), Some(&json!({"key": "1"})), "it was created again");
+}
+
+#[test]
+fn a_pod_waits_while_its_copy_is_being_emptied() {
+    let mut clusters = without_upper_object(MAP, map("1"), false);
+    clusters.deliver_upper();
+    assert!(clusters.answer_call(), "the use check");
+    assert!(matches!(clusters.calls[..], [(_, LowerCall::Patch(..))]), "{:?}", clusters.calls);
+    clusters.put(MAP, "default", "a", map("1"));
+    clusters.deliver_upper();
+    clusters.add_pod("q", &[(MAP, "a")]);
+    assert_eq!(clusters.state_machine.readiness(&pod("q")), Readiness::Waiting);
+    clusters.advance(A_WHILE);
+    assert_eq!(clusters.state_machine.readiness(&pod("q")), Readiness::Ready);
+    assert_eq!(clusters.data(&key(MAP, "a")), Some(&json!({"key": "1"})));
+}
+
+/// A copy exists before its pod, which may have to wait for other reasons.
+#[test]
+fn a_copy_that_another_node_owns_is_left_to_it() {
+    for kind in [MAP, Kind::Secret] {
+        let mut clusters = FakeClusters::new();
+        let owner_map = key(MAP, "vk-anchor-of-another");
+        let labels = json!({names::ORIGIN: "upper", names::NODE: "another"});
+        clusters.put_lower(&owner_map, json!({"metadata": {"labels": labels}}));
+        let uid = clusters.observed(&owner_map).unwrap().uid;
+        let copy = json!({"metadata": {
+            "labels": {names::ORIGIN: "upper"},
+            "annotations": {names::ORIGIN_NAMESPACE: "default", names::ORIGIN_NAME: "a"},
+            "ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": owner_map.name, "uid": uid}],
+        }});
+        clusters.put_lower(&key(kind, "a"), copy);
+        clusters.advance(GRACE * 20);
+        assert!(clusters.lower.contains_key(&key(kind, "a")), "{:?}", clusters.log);
+        clusters.delete_lower(&owner_map);
+        clusters.advance(GRACE * 2);
+        assert!(!clusters.lower.contains_key(&key(kind, "a")), "nobody else deletes it");
+        assert_eq!(clusters.state_machine.entries.len(), 0);
+    }
 }
