@@ -18,8 +18,61 @@ pub(crate) struct Pair {
     pub(crate) pod: Value,
 }
 
+/// How often something is generated, in percent. A pair tries one filter of the scheduler, or all at once: where every filter may refuse a pod,
+/// the answer of a single one is seldom seen.
+#[derive(Clone, Copy, Default)]
+struct Odds {
+    /// Nodes are small enough to be full.
+    tight: bool,
+    init: u64,
+    overhead: u64,
+    pod_level: u64,
+    resized: u64,
+    ended: u64,
+    extended: u64,
+    ports: u64,
+    taints: u64,
+    cordon: u64,
+    selector: u64,
+    affinity: u64,
+    claim: u64,
+}
+
 /// A generator of numbers (SplitMix64): the same for the same seed on every machine.
 struct Numbers(u64);
+
+// === impl Odds ===
+
+impl Odds {
+    fn of(seed: u64) -> Self {
+        let none = Self::default();
+        // Full nodes most often: a pod must be as large as what is left to show a wrong sum.
+        match seed % 10 {
+            0 | 8 => Self { tight: true, init: 80, overhead: 20, pod_level: 20, ..none },
+            1 | 9 => Self { tight: true, resized: 90, ended: 5, ..none },
+            2 => Self { extended: 70, ..none },
+            3 => Self { ports: 90, init: 30, ..none },
+            4 => Self { taints: 80, cordon: 30, ..none },
+            5 => Self { selector: 30, affinity: 90, ..none },
+            6 => Self { claim: 100, ..none },
+            _ => Self {
+                tight: true,
+                init: 30,
+                overhead: 10,
+                pod_level: 10,
+                resized: 10,
+                ended: 10,
+                extended: 10,
+                ports: 20,
+                taints: 20,
+                cordon: 10,
+                selector: 15,
+                affinity: 30,
+                claim: 15,
+            },
+        }
+    }
+}
 
 // === impl Numbers ===
 
@@ -50,22 +103,24 @@ impl Pair {
     pub(crate) fn generate(seed: u64, namespace: &str) -> Self {
         let mut numbers = Numbers(seed.wrapping_mul(0x2545_f491_4f6c_dd1d));
         let numbers = &mut numbers;
-        let names: Vec<String> = (0..=numbers.below(3)).map(|index| format!("fit-{seed}-{index}")).collect();
-        let nodes = names.iter().map(|name| node(numbers, seed, name)).collect();
-        let count = numbers.below(6);
-        let bound = (0..count).map(|index| bound_pod(numbers, seed, index, namespace, &names)).collect();
-        let claim = numbers.percent(15).then(|| claim(numbers, seed, namespace, &names));
-        let mut pod = pod(numbers, &format!("asked-{seed}"), namespace);
+        let odds = Odds::of(seed);
+        let names: Vec<String> = (0..=numbers.below(2)).map(|index| format!("fit-{seed}-{index}")).collect();
+        let nodes = names.iter().map(|name| node(numbers, odds, seed, name)).collect();
+        let count = numbers.below(3);
+        let bound =
+            (0..count).map(|index| bound_pod(numbers, odds, seed, index, namespace, &names)).collect();
+        let claim = numbers.percent(odds.claim).then(|| claim(numbers, seed, namespace, &names));
+        let mut pod = pod(numbers, odds, &format!("asked-{seed}"), namespace);
         let spec = &mut pod["spec"];
         spec["nodeSelector"] = json!({PAIR: seed.to_string()});
-        if numbers.percent(15) {
+        if numbers.percent(odds.selector) {
             spec["nodeSelector"]["zone"] = json!(numbers.one(&["a", "b"]));
         }
-        if numbers.percent(35) {
+        if numbers.percent(odds.affinity) {
             spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
                 json!({"nodeSelectorTerms": terms(numbers, &names)});
         }
-        if numbers.percent(40) {
+        if numbers.percent(odds.taints / 2) {
             spec["tolerations"] = tolerations(numbers);
         }
         if claim.is_some() {
@@ -76,38 +131,41 @@ impl Pair {
     }
 }
 
-fn node(numbers: &mut Numbers, seed: u64, name: &str) -> Value {
-    let mut allocatable = json!({
-        "cpu": format!("{}m", 1000 + 500 * numbers.below(7)),
-        "memory": format!("{}Mi", 1024 * (1 + numbers.below(4))),
-        "pods": (1 + numbers.below(6)).to_string(),
-    });
-    if numbers.percent(30) {
+fn node(numbers: &mut Numbers, odds: Odds, seed: u64, name: &str) -> Value {
+    let mut allocatable = json!({"cpu": "64", "memory": "256Gi", "pods": "110"});
+    if odds.tight {
+        allocatable["cpu"] = json!(format!("{}m", 750 + 250 * numbers.below(7)));
+        allocatable["memory"] = json!(format!("{}Mi", 1024 + 256 * numbers.below(9)));
+    }
+    if numbers.percent(odds.extended) {
         allocatable["example.com/gpu"] = json!(numbers.below(3).to_string());
     }
-    if numbers.percent(20) {
+    if numbers.percent(odds.extended / 2) {
         allocatable["ephemeral-storage"] = json!("1Gi");
+    }
+    if numbers.percent(odds.extended / 2) {
+        allocatable["pods"] = json!((1 + numbers.below(4)).to_string());
     }
     let mut labels = json!({
         PAIR: seed.to_string(), "kubernetes.io/hostname": name, "zone": numbers.one(&["a", "b"]),
     });
-    if numbers.percent(60) {
-        labels["cores"] = json!(numbers.one(&["2", "8", "16", "many"]));
+    if numbers.percent(80) {
+        labels["cores"] = json!(numbers.one(&["2", "4", "8", "many"]));
     }
     if numbers.percent(25) {
         labels["topology.kubernetes.io/zone"] = json!(numbers.one(&["z1", "z2"]));
     }
     let mut taints = Vec::new();
-    if numbers.percent(25) {
+    if numbers.percent(odds.taints) {
         let effect = numbers.one(&["NoSchedule", "NoExecute", "PreferNoSchedule"]);
         taints.push(json!({"key": "gpu", "value": numbers.one(&["a", "b"]), "effect": effect}));
     }
-    if numbers.percent(10) {
+    if numbers.percent(odds.taints / 4) {
         taints.push(json!({"key": "maintenance", "effect": "NoSchedule"}));
     }
     json!({
         "metadata": {"name": name, "labels": labels},
-        "spec": {"unschedulable": numbers.percent(10), "taints": taints},
+        "spec": {"unschedulable": numbers.percent(odds.cordon), "taints": taints},
         "status": {
             "capacity": allocatable, "allocatable": allocatable,
             "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}],
@@ -116,12 +174,12 @@ fn node(numbers: &mut Numbers, seed: u64, name: &str) -> Value {
 }
 
 /// A pod with containers, init containers, sidecars, pod-level resources and ports, in all combinations.
-fn pod(numbers: &mut Numbers, name: &str, namespace: &str) -> Value {
-    let mut containers = vec![container(numbers, "main")];
+fn pod(numbers: &mut Numbers, odds: Odds, name: &str, namespace: &str) -> Value {
+    let mut containers = vec![container(numbers, odds, "main")];
     if numbers.percent(30) {
-        containers.push(container(numbers, "beside"));
+        containers.push(container(numbers, odds, "beside"));
     }
-    if numbers.percent(25) {
+    if numbers.percent(odds.ports) {
         containers[0]["ports"] = json!([{
             "containerPort": 80,
             "hostPort": 8000 + numbers.below(2),
@@ -130,10 +188,14 @@ fn pod(numbers: &mut Numbers, name: &str, namespace: &str) -> Value {
         }]);
     }
     let mut init = Vec::new();
-    for index in 0..numbers.below(3) {
-        let mut container = container(numbers, &format!("init-{index}"));
+    let count = if numbers.percent(odds.init) { 1 + numbers.below(2) } else { 0 };
+    for index in 0..count {
+        let mut container = container(numbers, odds, &format!("init-{index}"));
         if numbers.percent(50) {
             container["restartPolicy"] = json!("Always");
+        }
+        if numbers.percent(odds.ports / 2) {
+            container["ports"] = json!([{"containerPort": 81, "hostPort": 8000 + numbers.below(2)}]);
         }
         init.push(container);
     }
@@ -141,29 +203,29 @@ fn pod(numbers: &mut Numbers, name: &str, namespace: &str) -> Value {
         "containers": containers, "initContainers": init,
         "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
     });
-    if numbers.percent(10) {
+    if numbers.percent(odds.overhead) {
         spec["runtimeClassName"] = json!(RUNTIME_CLASS);
     }
-    if numbers.percent(15) {
+    if numbers.percent(odds.pod_level) {
         // The API server demands that the whole is at least the sum.
         spec["resources"] = json!({"requests": {"cpu": "3", "memory": "3500Mi"}});
     }
     json!({"metadata": {"name": name, "namespace": namespace}, "spec": spec})
 }
 
-fn container(numbers: &mut Numbers, name: &str) -> Value {
+fn container(numbers: &mut Numbers, odds: Odds, name: &str) -> Value {
     let mut requests = json!({});
     if numbers.percent(80) {
-        requests["cpu"] = json!(format!("{}m", 50 * numbers.below(16)));
+        requests["cpu"] = json!(format!("{}m", 250 * numbers.below(4)));
     }
     if numbers.percent(60) {
-        requests["memory"] = json!(format!("{}Mi", 64 * numbers.below(14)));
+        requests["memory"] = json!(format!("{}Mi", 256 * numbers.below(4)));
     }
-    if numbers.percent(10) {
+    if numbers.percent(odds.extended / 2) {
         requests["ephemeral-storage"] = json!("300Mi");
     }
     let mut resources = json!({"requests": requests});
-    if numbers.percent(10) {
+    if numbers.percent(odds.extended / 2) {
         resources["requests"]["example.com/gpu"] = json!("1");
         resources["limits"] = json!({"example.com/gpu": "1"});
     }
@@ -173,31 +235,30 @@ fn container(numbers: &mut Numbers, name: &str) -> Value {
 /// A pod on one of the nodes. Some have ended, and some are being resized.
 fn bound_pod(
     numbers: &mut Numbers,
+    odds: Odds,
     seed: u64,
     index: u64,
     namespace: &str,
     nodes: &[String],
 ) -> (Value, Option<Value>) {
-    let mut pod = pod(numbers, &format!("bound-{seed}-{index}"), namespace);
+    let mut pod = pod(numbers, odds, &format!("bound-{seed}-{index}"), namespace);
     pod["spec"]["nodeName"] = json!(numbers.one(nodes));
-    let status = match numbers.below(10) {
-        0 => Some(json!({"phase": "Succeeded"})),
-        1 => {
-            let cpu = |numbers: &mut Numbers| json!({"cpu": format!("{}m", 100 * numbers.below(20))});
-            let allocated = cpu(numbers);
-            let mut status = json!({"phase": "Running", "containerStatuses": [{
-                "name": "main", "image": "none", "imageID": "", "ready": true, "restartCount": 0,
-                "allocatedResources": allocated, "resources": {"requests": cpu(numbers)},
-            }]});
-            if numbers.percent(40) {
-                let reason = numbers.one(&["Infeasible", "Deferred"]);
-                status["conditions"] =
-                    json!([{"type": "PodResizePending", "status": "True", "reason": reason}]);
-            }
-            Some(status)
+    let mut status = None;
+    if numbers.percent(odds.ended) {
+        status = Some(json!({"phase": "Succeeded"}));
+    } else if numbers.percent(odds.resized) {
+        let cpu = |numbers: &mut Numbers| json!({"cpu": format!("{}m", 250 * numbers.below(4))});
+        let allocated = cpu(numbers);
+        let mut resized = json!({"phase": "Running", "containerStatuses": [{
+            "name": "main", "image": "none", "imageID": "", "ready": true, "restartCount": 0,
+            "allocatedResources": allocated, "resources": {"requests": cpu(numbers)},
+        }]});
+        if numbers.percent(40) {
+            let reason = numbers.one(&["Infeasible", "Deferred"]);
+            resized["conditions"] = json!([{"type": "PodResizePending", "status": "True", "reason": reason}]);
         }
-        _ => None,
-    };
+        status = Some(resized);
+    }
     (pod, status)
 }
 
@@ -235,7 +296,7 @@ fn claim(numbers: &mut Numbers, seed: u64, namespace: &str, nodes: &[String]) ->
 }
 
 fn terms(numbers: &mut Numbers, nodes: &[String]) -> Value {
-    let count = 1 + numbers.below(2);
+    let count = if numbers.percent(30) { 2 } else { 1 };
     let terms: Vec<Value> = (0..count)
         .map(|_| {
             let mut term = json!({});
@@ -245,7 +306,7 @@ fn terms(numbers: &mut Numbers, nodes: &[String]) -> Value {
                     {"key": "metadata.name", "operator": operator, "values": [numbers.one(nodes)]}]);
             }
             if term.get("matchFields").is_none() || numbers.percent(50) {
-                let count = 1 + numbers.below(2);
+                let count = if numbers.percent(30) { 2 } else { 1 };
                 let all: Vec<Value> = (0..count).map(|_| expression(numbers, nodes)).collect();
                 term["matchExpressions"] = Value::Array(all);
             }
@@ -261,8 +322,8 @@ fn expression(numbers: &mut Numbers, nodes: &[String]) -> Value {
         1 => json!({"key": "zone", "operator": "NotIn", "values": [numbers.one(&["a", "b"])]}),
         2 => json!({"key": "cores", "operator": "Exists"}),
         3 => json!({"key": "cores", "operator": "DoesNotExist"}),
-        4 => json!({"key": "cores", "operator": "Gt", "values": [numbers.one(&["1", "4", "8"])]}),
-        5 => json!({"key": "cores", "operator": "Lt", "values": [numbers.one(&["4", "8", "16"])]}),
+        4 => json!({"key": "cores", "operator": "Gt", "values": [numbers.one(&["2", "4", "8"])]}),
+        5 => json!({"key": "cores", "operator": "Lt", "values": [numbers.one(&["2", "4", "8"])]}),
         _ => json!({"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [numbers.one(nodes)]}),
     }
 }
