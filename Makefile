@@ -46,7 +46,7 @@ advisories: setup ## Check dependencies for known vulnerabilities (downloads the
 	@dev/setup lint
 	@cargo deny check advisories
 
-e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local e2e-cluster ## Run all long tests
+e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local e2e-cluster e2e-placement ## Run all long tests
 
 e2e-node: control-plane ## Long tests of nodes: 100 nodes in one process, many seeds of the node simulation
 	@dev/e2e-node
@@ -71,6 +71,9 @@ e2e-local: control-plane ## Compare 128 pods on the local provider and on the re
 
 e2e-cluster: control-plane ## Long tests of the cluster provider: 100 kills during a rollout of 200 pods, a lower cluster of Kubernetes 1.33
 	@dev/e2e-cluster
+
+e2e-placement: control-plane ## Compare fit with the real kube-scheduler for 2,000 generated pods
+	@dev/e2e-placement
 
 bench: control-plane ## Compare performance with a plain client, other projects and the real kubelet (ARGS='--only bare,ours' is quick)
 	@dev/bench nodes $(ARGS)

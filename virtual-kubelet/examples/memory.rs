@@ -155,6 +155,7 @@ mod tests {
                 Feature::Attach,
                 Feature::PortForward,
                 Feature::Stats,
+                Feature::Fit,
                 Feature::Endings,
                 Feature::Restarts,
                 Feature::InitContainers,

@@ -11,7 +11,6 @@ mod hostname;
 mod hosts;
 mod labels;
 mod mounts;
-mod qos;
 mod resources;
 mod security;
 
@@ -23,6 +22,8 @@ use k8s_openapi::api::{
 };
 use vk_provider::{Error, EventKind, PodRef, Result, resolve::ContainerInputs};
 
+pub use vk_provider::qos::{Qos, qos};
+
 pub(crate) use self::resources::{class_limits, node_limits};
 pub use self::{
     admission::admit,
@@ -31,7 +32,6 @@ pub use self::{
     host_features::HostFeatures,
     hostname::hostname,
     hosts::{hosts, mounts_hosts},
-    qos::{Qos, qos},
     resources::pod_limits,
 };
 use crate::{

@@ -1,8 +1,9 @@
-//! Optional features of providers: logs, exec, attach, port-forward, stats.
+//! Optional features of providers: logs, exec, attach, port-forward, stats, fit.
 //!
 //! Each is a trait with an accessor in [`Provider`] that returns `None` if the backend does not support it. The kubelet API
 //! then responds with 501.
 
+mod fit;
 mod logs;
 mod session;
 mod stats;
@@ -12,6 +13,7 @@ use std::fmt;
 use crate::Provider;
 
 pub use self::{
+    fit::{Cause, Fit, Verdict},
     logs::{LogBody, LogOptions, LogStream, Logs, Output, Since},
     session::{
         Attach, AttachOptions, BoxDuplex, BoxRead, BoxWrite, Duplex, Exec, ExecOptions, Exit, Forward,
@@ -36,6 +38,8 @@ pub struct Abilities {
     pub port_forward: bool,
     /// [`Stats`].
     pub stats: bool,
+    /// [`Fit`].
+    pub fit: bool,
 }
 
 impl Abilities {
@@ -47,6 +51,7 @@ impl Abilities {
             attach: provider.attach().is_some(),
             port_forward: provider.port_forward().is_some(),
             stats: provider.stats().is_some(),
+            fit: provider.fit().is_some(),
         }
     }
 }
@@ -59,6 +64,7 @@ impl fmt::Display for Abilities {
             (self.attach, "attach"),
             (self.port_forward, "port-forward"),
             (self.stats, "stats"),
+            (self.fit, "fit"),
         ];
         let mut names = all.into_iter().filter_map(|(has, name)| has.then_some(name));
         f.write_str(names.next().unwrap_or("none"))?;

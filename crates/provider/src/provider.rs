@@ -9,7 +9,7 @@ use vk_supervisor::Supervisor;
 
 use crate::{
     Result,
-    ability::{Abilities, Attach, Exec, Logs, PortForward, Stats},
+    ability::{Abilities, Attach, Exec, Fit, Logs, PortForward, Stats},
     config::Config,
     extensions::Extensions,
     finding::Finding,
@@ -132,6 +132,11 @@ pub trait Provider: Send + Sync + 'static {
 
     /// Resource usage, if the backend reports it.
     fn stats(&self) -> Option<&dyn Stats> {
+        None
+    }
+
+    /// Whether the node would take pods, if the backend can tell.
+    fn fit(&self) -> Option<&dyn Fit> {
         None
     }
 }

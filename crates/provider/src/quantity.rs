@@ -69,6 +69,12 @@ impl Quantity {
         self.scaled_up(1)
     }
 
+    /// How many times a positive `part` fits into it.
+    pub fn divided_by(self, part: Self) -> u64 {
+        let times = self.nano.max(0).checked_div(part.nano.max(0)).unwrap_or(0);
+        u64::try_from(times).unwrap_or(u64::MAX)
+    }
+
     /// Whether it is negative.
     pub fn is_negative(self) -> bool {
         self.nano < 0

@@ -49,7 +49,7 @@ impl Factory for ClusterFactory {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true }
+        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true, fit: false }
     }
 
     /// The lower scheduler decides what fits where. The sum over the lower nodes guarantees nothing.

@@ -37,7 +37,7 @@ impl Factory for CriFactory {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true }
+        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true, fit: false }
     }
 
     async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>> {

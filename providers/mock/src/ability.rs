@@ -1,4 +1,4 @@
-//! Logs, exec, attach, port-forward and stats of the mock. All are derived from the statuses of pods, so they work the same way
+//! Logs, exec, attach, port-forward, stats and fit of the mock. All but fit are derived from the statuses of pods, so they work the same way
 //! for pods in this process and in another.
 
 mod archive;
@@ -7,6 +7,7 @@ mod command;
 mod console;
 mod exec;
 pub(crate) mod files;
+pub(crate) mod fit;
 mod logs;
 mod port_forward;
 pub(crate) mod stats;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use vk_provider::{Config, Error, Quantity, Result, config::explain};
 
 use crate::{
+    ability::fit::FitScript,
     fault::{Call, Fault},
     lifecycle::Lifecycle,
     quantity,
@@ -33,6 +34,8 @@ pub struct Settings {
     pub life: Lifecycle,
     /// Initial faults.
     pub faults: HashMap<Call, Fault>,
+    /// How it answers whether pods fit.
+    pub fit: FitScript,
     /// Whether creation waits for the files of volumes. Requests a token for each pod that mounts one.
     pub volumes: bool,
     /// The socket of the backend process; `None` to keep pods in this process.
@@ -53,6 +56,7 @@ struct Section {
     pod_cidr: Option<String>,
     life: Lifecycle,
     faults: BTreeMap<String, Fault>,
+    fit: FitScript,
     volumes: bool,
     backend: Option<PathBuf>,
 }
@@ -98,7 +102,8 @@ impl Settings {
 /// value is a map.
 fn is_section(top: &BTreeMap<String, Value>) -> bool {
     top.iter().any(|(key, value)| {
-        matches!(key.as_str(), "others" | "life" | "faults") || !(value.is_object() || value.is_null())
+        matches!(key.as_str(), "others" | "life" | "faults" | "fit")
+            || !(value.is_object() || value.is_null())
     })
 }
 
@@ -138,8 +143,9 @@ impl Section {
             faults.insert(call, fault);
         }
         let provider_id = self.provider_id.filter(|id| !id.is_empty());
-        let (life, volumes, backend) = (self.life, self.volumes, self.backend);
-        Ok(Settings { capacity, provider_id, pod_cidr, life, faults, volumes, backend })
+        self.fit.check().map_err(|why| format!("fit: {why}"))?;
+        let (life, fit, volumes, backend) = (self.life, self.fit, self.volumes, self.backend);
+        Ok(Settings { capacity, provider_id, pod_cidr, life, faults, fit, volumes, backend })
     }
 }
 

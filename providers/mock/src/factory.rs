@@ -25,7 +25,7 @@ impl Factory for MockFactory {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true }
+        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true, fit: true }
     }
 
     async fn open(&self, config: Config, context: Context) -> Result<Arc<dyn Backend>> {

@@ -1,7 +1,7 @@
 //! A provider whose pods exist in memory, with a scripted lifecycle.
 //!
 //! It runs nothing: pods start, become ready, end and restart as their [`Lifecycle`] says, and support logs, exec, attach,
-//! port-forward and stats. Calls fail, are slow or hang as configured by [`Fault`]s. It is made for tests, demos, benchmarks
+//! port-forward, stats and fit. Calls fail, are slow or hang as configured by [`Fault`]s. It is made for tests, demos, benchmarks
 //! and simulated clusters.
 //!
 //! - [`MockFactory`] opens it from a configuration; [`Mock::builder`] creates one in a test.
@@ -31,6 +31,7 @@ mod time;
 pub use vk_supervisor::Clock;
 
 pub use self::{
+    ability::fit::FitScript,
     config::Settings,
     factory::MockFactory,
     fault::{Call, Fault, Faults},

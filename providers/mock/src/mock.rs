@@ -16,7 +16,11 @@ use vk_provider::{PodRef, Quantity, Result};
 use vk_supervisor::Clock;
 
 use crate::{
-    ability::{files::ContainerDisks, stats::CpuTimeTotal},
+    ability::{
+        files::ContainerDisks,
+        fit::{FitScript, LowerNodes},
+        stats::CpuTimeTotal,
+    },
     config::Settings,
     connection::{HostConnection, unexpected_reply},
     fault::{Call, Fault, Faults},
@@ -38,6 +42,8 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) life: Arc<Lifecycle>,
     pub(crate) capacity: Mutex<BTreeMap<String, Quantity>>,
+    /// Where pods are, for the question whether more fit.
+    pub(crate) lower_nodes: LowerNodes,
     /// Counts the changes of the capacity.
     pub(crate) described: watch::Sender<u64>,
     pub(crate) faults: Faults,
@@ -104,8 +110,16 @@ impl Mock {
 
     /// Changes the node's capacity for a resource and notifies the core.
     pub fn set_capacity(&self, resource: impl Into<String>, amount: Quantity) {
-        self.0.capacity.lock().insert(resource.into(), amount);
+        let mut capacity = self.0.capacity.lock();
+        capacity.insert(resource.into(), amount);
+        self.0.lower_nodes.set_capacity(capacity.clone());
+        drop(capacity);
         self.0.described.send_modify(|version| *version += 1);
+    }
+
+    /// Changes how it answers whether pods fit.
+    pub fn set_fit(&self, script: FitScript) {
+        self.0.lower_nodes.set_script(script);
     }
 
     /// How often each UID was created in the backend, by any process. More than once is a bug of the core, unless the pod
@@ -174,6 +188,13 @@ impl Builder {
         self
     }
 
+    /// Sets how it answers whether pods fit.
+    #[must_use]
+    pub fn fit(mut self, script: FitScript) -> Self {
+        self.settings.fit = script;
+        self
+    }
+
     /// Sets the node's address.
     #[must_use]
     pub fn host_ip(self, host_ip: IpAddr) -> Self {
@@ -222,6 +243,7 @@ impl Builder {
             host_ip,
             life: Arc::new(settings.life.clone()),
             capacity: Mutex::new(settings.capacity.clone()),
+            lower_nodes: LowerNodes::new(settings.fit.clone(), settings.capacity.clone()),
             settings,
             described: watch::Sender::new(0),
             faults,

@@ -7,10 +7,11 @@ use futures::{StreamExt, stream, stream::BoxStream};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::watch;
 use vk_provider::{
-    Changes, Error, NodeChange, NodeTemplate, ObservedPod, PodBundle, PodRef, Provider, Result,
-    ability::{Attach, Exec, Logs, PortForward, Stats},
+    Changes, Error, NodeChange, NodeTemplate, ObservedPod, PodBundle, PodChange, PodRef, Provider, Result,
+    ability::{Attach, Exec, Fit, Logs, PortForward, Stats},
     error::Kind,
     node::{Condition, ConditionStatus},
+    pod::is_terminal_phase,
     resolve::Facts,
 };
 
@@ -39,6 +40,7 @@ impl Provider for Mock {
         let script = PodScript::of(&bundle.pod, &self.0.life)?;
         let answer = self.done(Request::update(self.desired(&bundle, script.life))).await;
         if let (Ok(()), Some(pod)) = (&answer, bundle.reference()) {
+            self.0.lower_nodes.add(&bundle.pod);
             let known = self.0.inputs.lock().get(&pod.uid).cloned();
             match known {
                 Some(inputs) => inputs.update(bundle),
@@ -57,6 +59,9 @@ impl Provider for Mock {
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
         let guard = self.0.faults.enter(Call::Status).await?;
         let answer = self.0.connection.status(pod).await;
+        if let Ok(status) = &answer {
+            self.release_if_ended(pod, status);
+        }
         guard.finish(self.forget_if_gone(pod, answer))
     }
 
@@ -75,7 +80,13 @@ impl Provider for Mock {
     }
 
     fn changes(&self) -> Changes {
-        Changes::Push(self.0.connection.changes(&self.0.node))
+        let mock = self.clone();
+        let changes = self.0.connection.changes(&self.0.node).inspect(move |change| {
+            if let PodChange::Status(pod, status) = change {
+                mock.release_if_ended(pod, status);
+            }
+        });
+        Changes::Push(changes.boxed())
     }
 
     async fn ping(&self) -> Result<()> {
@@ -131,6 +142,10 @@ impl Provider for Mock {
     fn stats(&self) -> Option<&dyn Stats> {
         Some(self)
     }
+
+    fn fit(&self) -> Option<&dyn Fit> {
+        Some(self)
+    }
 }
 
 impl Mock {
@@ -157,7 +172,9 @@ impl Mock {
             Err(_) if self.0.connection.status(&pod).await.is_ok() => ResolvedInputs::unknown(bundle),
             Err(error) => return Err(error),
         };
+        let created = Arc::clone(&desired.pod);
         self.done(Request::create(desired)).await?;
+        self.0.lower_nodes.add(&created);
         if inputs.wants_address() {
             let facts = self.facts(&pod).await?;
             for container in inputs.containers() {
@@ -183,8 +200,16 @@ impl Mock {
         if answer.as_ref().is_err_and(|error| *error.kind() == Kind::NotFound) {
             self.0.inputs.lock().remove(&pod.uid);
             self.0.disks.forget(&pod.uid);
+            self.0.lower_nodes.remove(&pod.uid);
         }
         answer
+    }
+
+    /// A pod that has ended leaves its room to others.
+    fn release_if_ended(&self, pod: &PodRef, status: &PodStatus) {
+        if is_terminal_phase(status.phase.as_deref()) {
+            self.0.lower_nodes.remove(&pod.uid);
+        }
     }
 }
 

@@ -15,7 +15,7 @@ const WORKSPACE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const UNSAFE_MODULE: &str = "providers/local/src/sys";
 
 /// Crates at the bottom, on which all others may depend.
-const BOTTOM: [&str; 4] = ["vk-provider", "vk-spdy", "vk-supervisor", "vk-files"];
+const BOTTOM: [&str; 5] = ["vk-provider", "vk-spdy", "vk-supervisor", "vk-files", "vk-fit"];
 
 /// Words that no file, module or type name may contain: metaphors of earlier versions of this code.
 const FORBIDDEN_WORDS: [&str; 39] = [
@@ -111,9 +111,9 @@ fn allowed(name: &str) -> Option<Vec<&'static str>> {
         "vk-node" | "vk-server" | "vk-placement" => [&BOTTOM[..], &["vk-streaming", "vk-kube"]].concat(),
         "vk-testing" => vec!["vk-control-plane", "vk-kube", "vk-provider", "vk-supervisor"],
         _ if engines.contains(&name) => vec!["vk-provider", "vk-files", "vk-supervisor"],
-        "vk-provider-cluster" => vec!["vk-provider", "vk-supervisor", "vk-kube", "vk-streaming"],
+        "vk-provider-cluster" => vec!["vk-provider", "vk-supervisor", "vk-fit", "vk-kube", "vk-streaming"],
         _ if name.starts_with("vk-provider-") => {
-            [&["vk-provider", "vk-supervisor", "vk-files"], &engines[..]].concat()
+            [&["vk-provider", "vk-supervisor", "vk-files", "vk-fit"], &engines[..]].concat()
         }
         _ => return None,
     })

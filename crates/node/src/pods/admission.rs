@@ -7,7 +7,6 @@
 
 mod node_admission;
 mod placement;
-mod ports;
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -15,9 +14,10 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use vk_provider::Quantity;
-
-use self::ports::{Port, ports};
+use vk_provider::{
+    Quantity,
+    host_port::{HostPort, host_ports},
+};
 
 pub(super) use self::node_admission::NodeAdmission;
 
@@ -77,13 +77,13 @@ pub struct ResourceLedger {
     daemon_sets: Option<RejectionPolicy>,
     claims: HashMap<Arc<str>, ResourceClaim>,
     used: BTreeMap<String, Quantity>,
-    ports: HashSet<Port>,
+    ports: HashSet<HostPort>,
 }
 
 #[derive(Debug, Default)]
 struct ResourceClaim {
     requests: BTreeMap<String, Quantity>,
-    ports: Vec<Port>,
+    ports: Vec<HostPort>,
 }
 
 /// A resource that is not sufficient.
@@ -160,7 +160,7 @@ impl ResourceLedger {
         let taken = || {
             let own = self.claims.get(uid).map(|claim| claim.ports.as_slice()).unwrap_or_default();
             let others = || self.ports.iter().filter(|port| !own.contains(port));
-            ports(pod).iter().any(|port| others().any(|other| port.clashes(other)))
+            host_ports(pod).iter().any(|port| others().any(|other| port.conflicts(other)))
         };
         if self.checks == Checks::Full && taken() {
             let message = "node(s) didn't have free ports for the requested pod ports";
@@ -187,7 +187,7 @@ impl ResourceLedger {
             return;
         }
         self.release(uid);
-        let claim = ResourceClaim { requests: requests(pod), ports: ports(pod) };
+        let claim = ResourceClaim { requests: requests(pod), ports: host_ports(pod) };
         for (name, amount) in &claim.requests {
             let used = self.used.entry(name.clone()).or_insert(Quantity::units(0));
             *used = *used + *amount;

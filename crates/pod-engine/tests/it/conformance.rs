@@ -9,7 +9,7 @@ use vk_pod_engine::{
 };
 use vk_provider::{Context, Provider, Quantity, Result};
 use vk_supervisor::{Clock, Supervisor};
-use vk_testing::conformance::Subject;
+use vk_testing::conformance::{Feature, Subject};
 
 use crate::support::settings;
 
@@ -59,6 +59,10 @@ impl Subject for Fake {
         // The node includes the runtime's version.
         engine.ping().await?;
         Ok(Arc::new(engine))
+    }
+
+    fn lacks(&self) -> &[Feature] {
+        &[Feature::Fit]
     }
 
     fn limit(&self) -> Duration {

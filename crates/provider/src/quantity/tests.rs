@@ -77,6 +77,8 @@ fn equal_amounts_in_different_notations_are_equal() {
     assert!(parse("1G") < parse("1Gi"));
     assert_eq!((parse("2Gi") - parse("512Mi")).to_string(), "1536Mi");
     assert_eq!((parse("1") + parse("500m")).to_string(), "1500m");
+    assert_eq!(parse("2Gi").divided_by(parse("600Mi")), 3);
+    assert_eq!((parse("1").divided_by(parse("0")), parse("-1").divided_by(parse("1"))), (0, 0));
     assert_eq!(parse("1001m").to_units(), 2);
     assert_eq!(parse("-1500m").to_units(), -1);
     assert_eq!(parse("0.5m").to_milli(), 1);

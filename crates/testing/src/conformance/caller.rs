@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use vk_provider::{
     Changes, Error, ObservedPod, PodChange, PodRef, Provider, Result, Supervisor,
-    ability::{Attach, Exec, Logs, PortForward, Stats},
+    ability::{Attach, Exec, Fit, Logs, PortForward, Stats},
     error::{Kind, Reaction},
 };
 
@@ -267,6 +267,10 @@ impl Caller {
 
     pub(crate) fn stats(&self) -> Outcome<&dyn Stats> {
         self.ability(self.provider.stats(), Feature::Stats)
+    }
+
+    pub(crate) fn fit(&self) -> Outcome<&dyn Fit> {
+        self.ability(self.provider.fit(), Feature::Fit)
     }
 
     fn ability<T>(&self, found: Option<T>, feature: Feature) -> Outcome<T> {

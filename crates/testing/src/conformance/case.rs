@@ -7,6 +7,7 @@ pub(super) mod changes;
 pub(super) mod create;
 pub(super) mod delete;
 pub(super) mod exec;
+pub(super) mod fit;
 pub(super) mod identity;
 pub(super) mod logs;
 pub(super) mod node;

@@ -93,6 +93,8 @@ pub enum Feature {
     PortForward,
     /// [`Provider::stats`].
     Stats,
+    /// [`Provider::fit`].
+    Fit,
     /// Containers that exit, with an exit code.
     Endings,
     /// Restarts of containers.
@@ -117,6 +119,7 @@ impl fmt::Display for Feature {
             Self::Attach => "attach",
             Self::PortForward => "port-forward",
             Self::Stats => "stats",
+            Self::Fit => "fit",
             Self::Endings => "containers that exit",
             Self::Restarts => "restarts",
             Self::InitContainers => "init containers",

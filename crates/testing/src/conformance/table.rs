@@ -165,6 +165,22 @@ macro_rules! __conformance_cases {
                 "`NotFound` for an unknown pod, `Unavailable` if nothing listens on the port.";
             stats::figures_name_their_pods
                 "Current usage of the node and its pods.";
+            fit::every_pod_gets_one_verdict
+                "One verdict for each of `pods`, in their order.";
+            fit::a_pod_that_no_node_can_have_does_not_fit
+                "Where the provider cannot be sure it says [`Verdict::Unknown`] and never guesses.";
+            fit::a_cause_has_one_text
+                "The same cause always has the same text: kube-scheduler counts nodes by it.";
+            fit::pods_before_take_room
+                "Each pod is evaluated as if the pods before it that were not refused,";
+            fit::held_pods_take_room
+                "and all of `held`, were present, and the pods with the UIDs `without` were gone.";
+            fit::pods_to_be_without_leave_room
+                "and all of `held`, were present, and the pods with the UIDs `without` were gone.";
+            fit::a_held_pod_that_the_node_has_counts_once
+                "A pod of `held` that the node already has counts once.";
+            fit::a_question_changes_nothing
+                "Answers from memory, at once and without side effects.";
         }
     };
 }

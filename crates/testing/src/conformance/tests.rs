@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, fs, path::Path};
 use super::*;
 
 /// The documents of the contract for providers.
-const CONTRACT: [&str; 9] = [
+const CONTRACT: [&str; 10] = [
     "crates/provider/src/provider.rs",
     "crates/provider/src/pod.rs",
     "crates/provider/src/node.rs",
@@ -13,6 +13,7 @@ const CONTRACT: [&str; 9] = [
     "crates/provider/src/ability/logs.rs",
     "crates/provider/src/ability/session.rs",
     "crates/provider/src/ability/stats.rs",
+    "crates/provider/src/ability/fit.rs",
 ];
 
 /// The text of a document without comment marks and line ends.

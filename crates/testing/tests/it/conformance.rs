@@ -283,6 +283,20 @@ found_by! {
     a_closed_port_that_is_reached_is_found: DialsClosedPorts => [a_closed_port_is_unavailable];
     a_wrong_error_for_a_port_of_nobody_is_found: DialsForNobody => [a_port_of_nobody_is_not_found];
     missing_figures_are_found: MeasuresNothing => [figures_name_their_pods];
+    missing_verdicts_are_found: FitsOnlyTheFirst => [every_pod_gets_one_verdict];
+    a_fit_of_everything_is_found: FitsEverything => [
+        every_pod_gets_one_verdict,
+        a_pod_that_no_node_can_have_does_not_fit,
+    ];
+    a_text_that_changes_is_found: CountsRefusals => [a_cause_has_one_text];
+    forgotten_pods_before_are_found: ForgetsPodsBefore => [pods_before_take_room];
+    forgotten_held_pods_are_found: ForgetsTheHeld => [held_pods_take_room];
+    pods_that_stay_although_gone_are_found: KeepsThoseToBeWithout => [pods_to_be_without_leave_room];
+    a_held_pod_that_counts_twice_is_found: CountsTheHeldTwice => [a_held_pod_that_the_node_has_counts_once];
+    a_question_that_books_is_found: BooksWhatIsAsked => [
+        a_question_changes_nothing,
+        pods_to_be_without_leave_room,
+    ];
 }
 
 #[tokio::test(start_paused = true)]
@@ -365,6 +379,7 @@ async fn what_a_plain_provider_lacks_does_not_apply_and_the_rest_passes() {
         "the provider has no containers that exit",
         "the provider has no ephemeral containers",
         "the provider has no exec",
+        "the provider has no fit",
         "the provider has no init containers",
         "the provider has no logs",
         "the provider has no pods that outlive the process",

@@ -48,6 +48,7 @@ faults:
   ping: {hang: true, after: 3}
   status: {delay: 5s, every: 2}
   delete: {error: Internal, afterSuccess: true}
+fit: {lowerNodes: 4, refused: full, lasting: true}
 ";
     let settings = read(text, "any").unwrap();
     assert_eq!(settings.life.start_delay, Duration::from_millis(1500));
@@ -60,6 +61,8 @@ faults:
     assert_eq!(settings.faults[&Call::Create], Fault::error(Kind::Unavailable, "away").times(2));
     assert_eq!(settings.faults[&Call::Ping], Fault::hang().after(3));
     assert!(settings.faults[&Call::Delete].after_success);
+    assert_eq!((settings.fit.lower_nodes.get(), settings.fit.lasting), (4, true));
+    assert_eq!(settings.fit.refused.as_deref(), Some("full"));
 }
 
 #[test]
@@ -77,6 +80,10 @@ fn an_error_is_invalid_and_names_its_position() {
         ("faults: {creat: {hang: true}}", &["creat", "did you mean `create`?"]),
         ("faults: {create: {error: Unavailble}}", &["create", "Unavailble", "Unavailable"]),
         ("faults: {create: {times: 3}}", &["faults.create", "does nothing"]),
+        ("fit: {lowerNodes: 0}", &["fit.lowerNodes", "0"]),
+        ("fit: {lowerNode: 2}", &["lowerNode", "did you mean `lowerNodes`?"]),
+        ("fit: {lasting: true}", &["fit", "does nothing"]),
+        ("fit: {refused: a, unknown: b}", &["fit", "write one of them"]),
         ("podCIDR: 10.0.0.0", &["podCIDR", "10.0.0.0"]),
         ("vk-1: {cpu: [1]}", &["vk-1", "cpu"]),
     ] {

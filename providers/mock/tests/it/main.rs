@@ -4,6 +4,7 @@
 
 mod ability;
 mod conformance;
+mod fit;
 mod provider;
 mod remote;
 mod support;

@@ -19,6 +19,7 @@ pub(crate) async fn abilities_are_as_declared(context: &CaseContext) -> Outcome 
             (has.attach, Feature::Attach),
             (has.port_forward, Feature::PortForward),
             (has.stats, Feature::Stats),
+            (has.fit, Feature::Fit),
         ] {
             ensure(
                 !(has && context.lacks(feature)),

@@ -11,7 +11,7 @@ use futures::{StreamExt, future, stream};
 use k8s_openapi::api::core::v1::{Pod, PodSpec, PodStatus};
 use vk_provider::{
     Changes, Error, NodeTemplate, ObservedPod, PodBundle, PodChange, PodRef, Provider, Quantity, Result,
-    ability::{Attach, Exec, Logs, PortForward, Stats},
+    ability::{Attach, Exec, Fit, Logs, PortForward, Stats},
     error::Kind,
     node::{Condition, ConditionStatus},
     resolve::Facts,
@@ -47,6 +47,8 @@ pub(super) struct Memory {
     refused: Option<PodRef>,
     creating: bool,
     descriptions: u64,
+    pub(super) refusals: u64,
+    pub(super) asked: Vec<Arc<Pod>>,
 }
 
 /// Clears the mark of a create under way, also when the call is dropped.
@@ -384,6 +386,10 @@ impl Provider for Broken {
     }
 
     fn stats(&self) -> Option<&dyn Stats> {
+        Some(self)
+    }
+
+    fn fit(&self) -> Option<&dyn Fit> {
         Some(self)
     }
 }

@@ -1,13 +1,16 @@
 //! Faults in what is offered beside running pods.
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, stream};
+use k8s_openapi::api::core::v1::Pod;
 use vk_provider::{
     ContainerRef, Error, PodRef, Result,
     ability::{
-        Attach, AttachOptions, Exec, ExecOptions, Exit, Forward, LogBody, LogOptions, LogStream, Logs,
-        PortForward, Started, Stats, Summary,
+        Attach, AttachOptions, Exec, ExecOptions, Exit, Fit, Forward, LogBody, LogOptions, LogStream, Logs,
+        PortForward, Started, Stats, Summary, Verdict,
     },
     error::Kind,
 };
@@ -152,6 +155,53 @@ impl Stats for Broken {
         }
         Ok(summary)
     }
+}
+
+impl Fit for Broken {
+    fn fit(&self, held: &[Arc<Pod>], pods: &[Arc<Pod>], without: &[Arc<str>]) -> Vec<Verdict> {
+        let (held, without) = match self.fault {
+            Fault::ForgetsTheHeld => (Vec::new(), without),
+            Fault::CountsTheHeldTwice => (held.iter().map(without_uid).collect(), without),
+            Fault::KeepsThoseToBeWithout => (held.to_vec(), &[][..]),
+            Fault::BooksWhatIsAsked => {
+                let mut memory = self.memory.lock().unwrap();
+                memory.asked.extend(pods.iter().map(without_uid));
+                ([held, memory.asked.as_slice()].concat(), without)
+            }
+            _ => (held.to_vec(), without),
+        };
+        let fit = |pods: &[Arc<Pod>]| self.inner.fit(&held, pods, without);
+        match self.fault {
+            Fault::FitsOnlyTheFirst => fit(&pods[..pods.len().min(1)]),
+            Fault::FitsEverything => {
+                let one = |verdict: Verdict| match verdict {
+                    Verdict::Refused { .. } => Verdict::Fits { room: 1, fullness: 100 },
+                    other => other,
+                };
+                fit(pods).into_iter().map(one).collect()
+            }
+            Fault::ForgetsPodsBefore => pods.iter().flat_map(|pod| fit(&[Arc::clone(pod)])).collect(),
+            Fault::CountsRefusals => {
+                let mut verdicts = fit(pods);
+                let mut memory = self.memory.lock().unwrap();
+                for verdict in &mut verdicts {
+                    if let Verdict::Refused { why, .. } = verdict {
+                        memory.refusals += 1;
+                        why[0].text = format!("refusal {}", memory.refusals);
+                    }
+                }
+                verdicts
+            }
+            _ => fit(pods),
+        }
+    }
+}
+
+/// A pod that nobody recognises.
+fn without_uid(pod: &Arc<Pod>) -> Arc<Pod> {
+    let mut pod = Pod::clone(pod);
+    pod.metadata.uid = None;
+    Arc::new(pod)
 }
 
 impl Broken {

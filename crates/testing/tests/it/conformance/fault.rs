@@ -101,4 +101,12 @@ pub(crate) enum Fault {
     DialsClosedPorts,
     DialsForNobody,
     MeasuresNothing,
+    FitsOnlyTheFirst,
+    FitsEverything,
+    CountsRefusals,
+    ForgetsPodsBefore,
+    ForgetsTheHeld,
+    KeepsThoseToBeWithout,
+    CountsTheHeldTwice,
+    BooksWhatIsAsked,
 }

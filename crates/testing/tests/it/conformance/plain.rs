@@ -41,6 +41,7 @@ impl Subject for PlainSubject {
             Feature::Attach,
             Feature::PortForward,
             Feature::Stats,
+            Feature::Fit,
             Feature::Endings,
             Feature::Restarts,
             Feature::InitContainers,

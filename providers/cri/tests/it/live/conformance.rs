@@ -13,7 +13,7 @@ use async_trait::async_trait;
 use futures::future::join_all;
 use parking_lot::Mutex;
 use vk_provider::{Context, Provider, Result};
-use vk_testing::conformance::{Case, CaseResult, Subject, cases};
+use vk_testing::conformance::{Case, CaseResult, Feature, Subject, cases};
 
 use super::{RuntimePaths, containerd};
 
@@ -39,6 +39,10 @@ impl Live {
 impl Subject for Live {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
         self.place.open(&self.folder, context).await
+    }
+
+    fn lacks(&self) -> &[Feature] {
+        &[Feature::Fit]
     }
 
     fn limit(&self) -> Duration {

@@ -15,7 +15,7 @@ use vk_provider_local::{
     shim::Program,
 };
 use vk_testing::{
-    conformance::{Case, CaseResult, Subject, cases},
+    conformance::{Case, CaseResult, Feature, Subject, cases},
     host,
 };
 
@@ -78,6 +78,10 @@ impl Subject for LocalSubject {
             Some(NodeEvent::Added(_, provider)) => Ok(provider),
             other => panic!("expected one node: {other:?}"),
         }
+    }
+
+    fn lacks(&self) -> &[Feature] {
+        &[Feature::Fit]
     }
 
     fn limit(&self) -> Duration {

@@ -1,30 +1,34 @@
-//! The host ports of a pod.
+//! The host ports of pods.
 
 use k8s_openapi::api::core::v1::Pod;
-use vk_provider::requests::is_sidecar;
 
-/// A host port.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Port {
+use crate::requests::is_sidecar;
+
+/// The address that stands for all addresses of the host.
+const ALL_ADDRESSES: &str = "0.0.0.0";
+
+/// A port of the host that a container uses.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct HostPort {
     protocol: String,
     address: String,
     number: i32,
 }
 
-// === impl Port ===
+// === impl HostPort ===
 
-impl Port {
-    /// A port on all addresses is the same port on each of them.
-    pub(super) fn clashes(&self, other: &Self) -> bool {
-        let everywhere = |port: &Self| port.address == "0.0.0.0";
+impl HostPort {
+    /// Whether two pods of one host cannot have these ports at the same time: a port on all addresses is the same port on each of them.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        let everywhere = |port: &Self| port.address == ALL_ADDRESSES;
         self.number == other.number
             && self.protocol == other.protocol
             && (self.address == other.address || everywhere(self) || everywhere(other))
     }
 }
 
-/// The host ports of a pod.
-pub(super) fn ports(pod: &Pod) -> Vec<Port> {
+/// The host ports of a pod: those of its containers and sidecars, which are open as long as the pod runs.
+pub fn host_ports(pod: &Pod) -> Vec<HostPort> {
     let spec = pod.spec.as_ref();
     let sidecars = spec.and_then(|spec| spec.init_containers.as_deref()).unwrap_or_default();
     let regular = spec.map(|spec| spec.containers.as_slice()).unwrap_or_default();
@@ -35,10 +39,10 @@ pub(super) fn ports(pod: &Pod) -> Vec<Port> {
             let filled = |text: &Option<String>, default: &str| {
                 text.clone().filter(|text| !text.is_empty()).unwrap_or_else(|| default.to_owned())
             };
-            Some(Port {
+            Some(HostPort {
                 number: port.host_port.filter(|number| *number > 0)?,
                 protocol: filled(&port.protocol, "TCP"),
-                address: filled(&port.host_ip, "0.0.0.0"),
+                address: filled(&port.host_ip, ALL_ADDRESSES),
             })
         })
         .collect()

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use crate::quantity::Quantity;
 use k8s_openapi::{
     api::core::v1::{Pod, PodSpec, ResourceRequirements},
     apimachinery::pkg::api::resource::Quantity as ApiQuantity,
 };
-use vk_provider::quantity::Quantity;
 
 /// The QoS class of a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,7 +1,10 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::spec::tests::pod;
+
+fn pod(spec: Value) -> Pod {
+    Pod { spec: Some(serde_json::from_value(spec).unwrap()), ..Pod::default() }
+}
 
 fn class(spec: Value) -> &'static str {
     qos(&pod(spec)).as_str()
