@@ -104,11 +104,16 @@ impl Inner {
         Ok(())
     }
 
-    fn check_chains(&self) -> Result<(), Error> {
+    pub(super) fn check_chains(&self) -> Result<(), Error> {
         if self.nat_error.is_some() {
             return Ok(());
         }
         let mut applied_version = self.applied_version.lock();
+        if *applied_version == 0 {
+            // The network was closed since its bridge was found, or has no rules yet. Rules without a bridge would masquerade what the
+            // pods of the next network with this subnet send to each other.
+            return Ok(());
+        }
         let (counts, chains) = (count(Family::Ip)?, self.chains().1);
         if nft::has_all(&counts, &self.bridge, &chains) {
             return Ok(());

@@ -139,6 +139,20 @@ async fn a_link_without_a_record_is_removed() {
     assert_eq!(remaining(&network, &site.settings.dir), (Vec::new(), 0));
 }
 
+/// The thread that checks the rules may have found the bridge just before the network was closed.
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn the_rules_of_a_closed_network_are_not_put_back() {
+    let site = TestSite::new().await;
+    let network = site.open().await;
+    network.reconcile(&BTreeSet::new()).await.unwrap();
+    let has_rules = || nft::tables().unwrap().contains(&network.bridge().to_owned());
+    assert!(has_rules());
+    assert!(network.close().await.unwrap());
+    network.0.check_chains().unwrap();
+    assert!(!has_rules());
+}
+
 /// As a cleanup of the host's network would do.
 #[tokio::test]
 #[ignore = "needs root: make test"]
