@@ -36,7 +36,9 @@ fn main() {
         let (filled, size) = (begin.elapsed(), snapshot.size());
         println!("{nodes} nodes, {pods} pods ({} shapes, {} label sets):", size.shapes, size.label_sets);
         println!("  {:.1} MB, filled in {filled:?}", (resident() - before) as f64 / 1e6);
-        let update = time(|index| snapshot.apply_pod(&pod(index, Some((index + 1) % nodes))));
+        let update = time(|index| {
+            snapshot.apply_pod(&pod(index, Some((index + 1) % nodes)));
+        });
         println!("  {:<44} {update}", "an event of a pod, with making the pod");
         let begin = Instant::now();
         assert_eq!(snapshot.repair(), 0);

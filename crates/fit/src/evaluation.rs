@@ -7,17 +7,25 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use vk_provider::{ability::Verdict, node_selector::LabelLookup};
+use vk_provider::{ability::Verdict, node_selector::LabelLookup, requests::ResourceList};
 
 use crate::{
     anti_affinity::AntiAffinityTerm,
-    filter::{Available, Eligible, Failures, Filter, MILLION, available},
+    filter::{Available, Eligible, Failure, Failures, Filter, MILLION, available, free_resources, lacking},
     node_info::{NodeInfo, Usage},
     pod_info::{PodInfo, Requirements, Shape},
+    quota::{self, Admission, NamespaceQuotas},
     resource::ResourceNames,
     snapshot::{Settings, Snapshot},
     uid::Uid,
 };
+
+/// The prefix of the resources that stand for the devices of a DeviceClass.
+const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+/// How many different kinds of waiting pods are placed. Each of them has to be checked for all nodes.
+const MAX_WAITING_KINDS: usize = 64;
+const MANY_WAIT: &str = "too many different pods that wait for a node";
+const MAY_TAKE_THE_ROOM: &str = "pods that wait for a node and may take the room";
 
 /// A question about pods.
 #[derive(Clone, Copy, Default)]
@@ -26,8 +34,8 @@ pub struct Query<'a> {
     pub held: &'a [Arc<Pod>],
     /// The pods to evaluate.
     pub pods: &'a [Arc<Pod>],
-    /// UIDs of pods that are gone.
-    pub without: &'a [Arc<str>],
+    /// Pods that are gone although the snapshot may have them.
+    pub without: &'a [Arc<Pod>],
     /// The nodes that the question is about, by their labels; `None` for all.
     pub nodes: Option<&'a dyn Fn(LabelLookup<'_>) -> bool>,
 }
@@ -37,7 +45,18 @@ pub struct Query<'a> {
 pub(crate) struct Placements {
     usages: HashMap<u32, Usage>,
     /// The pods that placed pods keep away.
-    anti_affinity: Vec<AntiAffinityTerm>,
+    anti_affinity: Vec<Arc<[AntiAffinityTerm]>>,
+}
+
+/// Where the pods that are not scheduled yet will probably go.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WaitingPlacements {
+    /// Those that need nothing that is not modelled.
+    certain: Placements,
+    /// All of them, if there are others.
+    all: Option<Placements>,
+    /// There are too many different ones to place them all.
+    too_many: bool,
 }
 
 /// Evaluates pods one after the other.
@@ -46,6 +65,8 @@ struct Evaluation<'a> {
     eligible: Eligible<'a>,
     names: ResourceNames,
     placements: Placements,
+    /// The quotas of the namespaces that pods were evaluated in.
+    quotas: HashMap<String, NamespaceQuotas<'a>>,
     /// Counts the placed pods.
     version: u64,
     groups: Vec<Group>,
@@ -77,66 +98,107 @@ impl Snapshot {
     /// Which node a pod without a node will get is not known. It is placed on the emptiest node that it fits on, as kube-scheduler
     /// prefers it.
     pub fn fit(&self, query: &Query<'_>) -> Vec<Verdict> {
-        let without: HashSet<Uid> = query.without.iter().map(|uid| Uid::from(&**uid)).collect();
-        let mut evaluation = Evaluation::new(self, query.nodes, self.placements_without(&without));
-        for pod in query.held {
-            let is_known = pod.metadata.uid.as_deref().is_some_and(|uid| self.has_pod(uid));
-            if !is_known {
-                let info = PodInfo::new(pod, &mut evaluation.names);
-                evaluation.place(&info);
-            }
-        }
+        let WaitingPlacements { certain, all, too_many } = self.placements_without(&uids(query.without));
+        let mut certain = Evaluation::of_query(self, query, certain);
+        let mut all = all.map(|all| Evaluation::of_query(self, query, all));
         let last = query.pods.len().saturating_sub(1);
         let evaluate = |(index, pod): (usize, &Arc<Pod>)| {
-            let info = PodInfo::new(pod, &mut evaluation.names);
-            let verdict = evaluation.verdict(&info);
-            if index < last && !matches!(verdict, Verdict::Refused { .. }) {
-                evaluation.place(&info);
+            let is_last = index == last;
+            let (verdict, with_all) = (certain.next(pod, is_last), all.as_mut().map(|all| all.next(pod, is_last)));
+            // Pods that wait can only take room away: a refusal without them stands.
+            match (verdict, with_all) {
+                (Verdict::Fits { .. }, Some(Verdict::Refused { .. })) => Verdict::unknown(MAY_TAKE_THE_ROOM),
+                (Verdict::Fits { .. }, _) if too_many => Verdict::unknown(MANY_WAIT),
+                (Verdict::Fits { .. }, Some(with_all)) => with_all,
+                (verdict, _) => verdict,
             }
-            verdict
         };
         query.pods.iter().enumerate().map(evaluate).collect()
     }
 
-    /// The name of the node that a pod would probably get: the emptiest one that it fits on.
-    pub fn best_node(&self, pod: &Pod) -> Option<&str> {
-        let mut evaluation = Evaluation::new(self, None, self.placements_without(&HashSet::new()));
-        let info = PodInfo::new(pod, &mut evaluation.names);
-        let index = evaluation.group(&info.requirements);
-        let best = evaluation.best(index)?;
-        Some(&self.nodes[best.slot as usize].name)
+    /// The nodes with the most room for a pod, and what is free on them. First those that it fits on, the emptiest first; then those that
+    /// lack resources, the one that lacks the smallest part first.
+    pub fn best_nodes(&self, query: &Query<'_>, pod: &Pod, count: usize) -> Vec<(String, ResourceList)> {
+        let WaitingPlacements { certain, all, .. } = self.placements_without(&uids(query.without));
+        let mut evaluation = Evaluation::new(self, query.nodes, all.unwrap_or(certain));
+        let requirements = PodInfo::new(pod, &mut evaluation.names).requirements;
+        let (volumes, _) = self.volumes.of(&requirements.claims);
+        let mut filter = Filter::new(&self.sets, &requirements, volumes, query.nodes);
+        let mut best: Vec<_> = Vec::new();
+        for (slot, node) in (0..).zip(&self.nodes) {
+            let usage = evaluation.placements.usage(slot, node);
+            let (Some(checked), Some(state)) = (filter.check(node, usage), &node.state) else { continue };
+            let order = match checked {
+                Ok(available) => (0, available.fullness),
+                Err(Failure::Resource(..)) => (1, lacking(&requirements.shape, state, usage)),
+                Err(_) => continue,
+            };
+            best.push((order, node.rank, node, state, usage));
+        }
+        best.sort_by_key(|(order, rank, ..)| (*order, *rank));
+        let with_room = best.into_iter().take(count).map(|(_, _, node, state, usage)| {
+            let free = self.names.to_list(&free_resources(&state.allocatable, usage));
+            (node.name.to_string(), free)
+        });
+        with_room.collect()
+    }
+
+    fn has(&self, pod: &Pod) -> bool {
+        pod.metadata.uid.as_deref().is_some_and(|uid| self.has_pod(uid))
     }
 
     /// The placements of the waiting pods, when these pods are gone.
-    fn placements_without(&self, without: &HashSet<Uid>) -> Placements {
+    fn placements_without(&self, without: &HashSet<Uid>) -> WaitingPlacements {
         let is_known = |uid: &Uid| self.record(uid).is_some() || self.waiting.contains_key(uid);
         if without.iter().any(is_known) {
-            Placements::of_waiting(self, without)
+            WaitingPlacements::new(self, without)
         } else if self.waiting.is_empty() {
-            Placements::default()
+            WaitingPlacements::default()
         } else {
             self.waiting_placements().clone()
         }
     }
 }
 
+fn uids(pods: &[Arc<Pod>]) -> HashSet<Uid> {
+    pods.iter().filter_map(|pod| pod.metadata.uid.as_deref()).map(Uid::from).collect()
+}
+
+// === impl WaitingPlacements ===
+
+impl WaitingPlacements {
+    /// The placements of the snapshot's pods that are not scheduled yet, when the pods `without` are gone.
+    pub(crate) fn new(snapshot: &Snapshot, without: &HashSet<Uid>) -> Self {
+        let mut gone = Placements::default();
+        for record in without.iter().filter_map(|uid| snapshot.record(uid)) {
+            let node = &snapshot.nodes[record.node as usize];
+            gone.usage_mut(record.node, node).remove(snapshot.shapes.get(record.shape));
+        }
+        let waiting = || snapshot.waiting.iter().filter(|(uid, _)| !without.contains(uid)).map(|(_, info)| info);
+        let is_certain = |info: &PodInfo| {
+            info.unmodelled.is_none() && snapshot.volumes.of(&info.requirements.claims).1.is_none()
+        };
+        let mut too_many = false;
+        let mut place = |only_certain: bool| {
+            let mut evaluation = Evaluation::new(snapshot, None, gone.clone());
+            for info in waiting().filter(|info| !only_certain || is_certain(info)) {
+                if evaluation.groups.len() < MAX_WAITING_KINDS || evaluation.has_group(&info.requirements) {
+                    evaluation.put(info);
+                } else {
+                    too_many = true;
+                }
+            }
+            evaluation.placements
+        };
+        let certain = place(true);
+        let all = waiting().any(|info| !is_certain(info)).then(|| place(false));
+        Self { certain, all, too_many }
+    }
+}
+
 // === impl Placements ===
 
 impl Placements {
-    /// The placements of the snapshot's pods that are not scheduled yet, when the pods `without` are gone.
-    pub(crate) fn of_waiting(snapshot: &Snapshot, without: &HashSet<Uid>) -> Self {
-        let mut placements = Self::default();
-        for record in without.iter().filter_map(|uid| snapshot.record(uid)) {
-            let node = &snapshot.nodes[record.node as usize];
-            placements.usage_mut(record.node, node).remove(snapshot.shapes.get(record.shape));
-        }
-        let mut evaluation = Evaluation::new(snapshot, None, placements);
-        for (_, info) in snapshot.waiting.iter().filter(|(uid, _)| !without.contains(uid)) {
-            evaluation.place(info);
-        }
-        evaluation.placements
-    }
-
     fn usage<'a>(&'a self, slot: u32, node: &'a NodeInfo) -> &'a Usage {
         if self.usages.is_empty() { &node.usage } else { self.usages.get(&slot).unwrap_or(&node.usage) }
     }
@@ -147,7 +209,9 @@ impl Placements {
 
     fn add(&mut self, slot: u32, node: &NodeInfo, shape: &Shape) {
         self.usage_mut(slot, node).add(shape);
-        self.anti_affinity.extend_from_slice(&shape.anti_affinity);
+        if !shape.anti_affinity.is_empty() {
+            self.anti_affinity.push(Arc::clone(&shape.anti_affinity));
+        }
     }
 }
 
@@ -156,7 +220,59 @@ impl Placements {
 impl<'a> Evaluation<'a> {
     fn new(snapshot: &'a Snapshot, eligible: Eligible<'a>, placements: Placements) -> Self {
         let names = snapshot.names.clone();
-        Self { snapshot, eligible, names, placements, version: 0, groups: Vec::new() }
+        let (quotas, groups) = (HashMap::new(), Vec::new());
+        Self { snapshot, eligible, names, placements, quotas, version: 0, groups }
+    }
+
+    /// With the pods of the query that are present, and without those that are gone.
+    fn of_query(snapshot: &'a Snapshot, query: &Query<'a>, waiting: Placements) -> Self {
+        let mut evaluation = Self::new(snapshot, query.nodes, waiting);
+        for pod in query.without.iter().filter(|pod| snapshot.has(pod)) {
+            if let Some(quotas) = evaluation.quotas(pod) {
+                quotas.remove(pod);
+            }
+        }
+        for pod in query.held.iter().filter(|pod| !snapshot.has(pod)) {
+            let info = PodInfo::new(pod, &mut evaluation.names);
+            // One that a quota refuses does not come to the cluster.
+            if matches!(evaluation.admission(pod), Admission::Admits { .. }) {
+                evaluation.place(pod, &info);
+            }
+        }
+        evaluation
+    }
+
+    /// The verdict on the next pod. Unless it is refused, or the last, the pod is present from now on.
+    fn next(&mut self, pod: &Pod, is_last: bool) -> Verdict {
+        let info = PodInfo::new(pod, &mut self.names);
+        let verdict = quota::restrict(self.verdict(&info), &self.admission(pod));
+        if !is_last && !matches!(verdict, Verdict::Refused { .. }) {
+            self.place(pod, &info);
+        }
+        verdict
+    }
+
+    /// The quotas of a pod's namespace; `None` if it has none.
+    fn quotas(&mut self, pod: &Pod) -> Option<&mut NamespaceQuotas<'a>> {
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        let quotas = self.snapshot.quotas.get(namespace)?;
+        if !self.quotas.contains_key(namespace) {
+            self.quotas.insert(namespace.to_owned(), NamespaceQuotas::new(quotas.values()));
+        }
+        self.quotas.get_mut(namespace)
+    }
+
+    /// Whether the quotas admit a pod.
+    fn admission(&mut self, pod: &Pod) -> Admission {
+        self.quotas(pod).map_or(Admission::Admits { room: u32::MAX }, |quotas| quotas.check(pod))
+    }
+
+    /// Counts a pod as present from now on.
+    fn place(&mut self, pod: &Pod, info: &PodInfo) {
+        if let Some(quotas) = self.quotas(pod) {
+            quotas.add(pod);
+        }
+        self.put(info);
     }
 
     fn verdict(&mut self, info: &PodInfo) -> Verdict {
@@ -187,7 +303,9 @@ impl<'a> Evaluation<'a> {
         if *autoscales {
             return Verdict::unknown("an autoscaling cluster");
         }
-        if requested.map(|(id, _)| self.names.name(id)).any(|name| device_class_resources.contains(name)) {
+        let of_device_class =
+            |name: &str| name.starts_with(DEVICE_CLASS) || device_class_resources.contains(name);
+        if requested.map(|(id, _)| self.names.name(id)).any(of_device_class) {
             return Verdict::unknown("resources of a device class");
         }
         let why = group.failures.causes(&self.snapshot.sets, &group.requirements, &self.names);
@@ -199,27 +317,33 @@ impl<'a> Evaluation<'a> {
 
     /// Whether anti-affinity of other pods may keep this one away from a node that it fits on.
     fn kept_away(&self, info: &PodInfo) -> Option<&'static str> {
-        let present = self.snapshot.shapes.values().flat_map(|shape| &shape.anti_affinity);
-        let mut terms = present.chain(&self.placements.anti_affinity);
+        let present = self.snapshot.shapes.values().map(|shape| &shape.anti_affinity);
+        let terms = present.chain(&self.placements.anti_affinity);
         terms
+            .flat_map(|terms| terms.iter())
             .any(|term| term.selects(&info.namespace, &info.labels))
             .then_some("required anti-affinity of other pods")
     }
 
     /// Puts a pod on the node that it will probably get. One that fits nowhere waits and uses nothing.
-    fn place(&mut self, info: &PodInfo) {
+    fn put(&mut self, info: &PodInfo) {
         let index = self.group(&info.requirements);
-        let Some(Candidate { slot, .. }) = self.best(index) else { return };
+        let nominated = info.nominated_node.as_deref().and_then(|name| self.snapshot.known_node(name));
+        let Some(slot) = nominated.or_else(|| self.best(index).map(|best| best.slot)) else { return };
         let group = &mut self.groups[index];
         let node = &self.snapshot.nodes[slot as usize];
         self.placements.add(slot, node, &group.requirements.shape);
         // A node that takes a pod has room for exactly one less like it.
-        let was_current = group.version == self.version;
+        let was_current = group.version == self.version && nominated.is_none();
         self.version += 1;
         if was_current {
             group.version = self.version;
             group.room = group.room.saturating_sub(1);
         }
+    }
+
+    fn has_group(&self, requirements: &Requirements) -> bool {
+        self.groups.iter().any(|group| group.requirements == *requirements)
     }
 
     /// The index of the pod's group.

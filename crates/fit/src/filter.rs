@@ -12,7 +12,7 @@ use vk_provider::{
 use crate::{
     node_info::{LabelCache, NodeInfo, NodeSets, NodeState, Usage},
     pod_info::{Requirements, Shape},
-    resource::{CPU, MEMORY, PODS, ResourceId, ResourceNames},
+    resource::{CPU, MEMORY, PODS, Resource, ResourceId, ResourceNames, ResourceSum},
     volume::VolumeInfo,
 };
 
@@ -166,26 +166,27 @@ impl<'a> Filter<'a> {
 
 /// Checks what other pods leave of a node: host ports and resources.
 pub(crate) fn available(shape: &Shape, state: &NodeState, usage: &Usage) -> Result<Available, Failure> {
-    if shape.ports.iter().any(|port| usage.ports.iter().any(|used| used.conflicts(port))) {
+    if shape.ports.iter().any(|port| usage.has_port(port)) {
         return Err(Failure::Port);
     }
     let (mut room, mut fullness, mut insufficient) = (u64::MAX, 0, None);
     for (id, requested) in shape.requests.amounts() {
         let (allocatable, used) = (state.allocatable.get(id), usage.requested.get(id));
-        let free = allocatable.saturating_sub(used);
+        let free = free(allocatable, used);
         if requested > free {
             let (_, too_small) = insufficient.get_or_insert((id, false));
             *too_small |= requested > allocatable;
             continue;
         }
         room = room.min(u64::try_from(free / requested).unwrap_or(0));
-        fullness = fullness.max(share(used.saturating_add(requested), allocatable));
+        fullness = fullness.max(share(allocatable - free + requested, allocatable));
     }
     if let Some((id, too_small)) = insufficient {
         return Err(Failure::Resource(id, too_small));
     }
     for id in [CPU, MEMORY] {
-        fullness = fullness.max(share(usage.requested.get(id), state.allocatable.get(id)));
+        let allocatable = state.allocatable.get(id);
+        fullness = fullness.max(share(allocatable - free(allocatable, usage.requested.get(id)), allocatable));
     }
     if !shape.ports.is_empty() {
         room = 1;
@@ -205,6 +206,29 @@ fn untolerated<'a>(
     tolerations: &[k8s_openapi::api::core::v1::Toleration],
 ) -> Option<&'a str> {
     sets.taints.get(taints).untolerated(|taint| tolerations.iter().any(|one| tolerates(one, taint)))
+}
+
+/// What is left of a resource.
+pub(crate) fn free(allocatable: i64, used: i128) -> i64 {
+    i64::try_from((i128::from(allocatable) - used).max(0)).unwrap_or(allocatable)
+}
+
+/// What is left of all resources of a node.
+pub(crate) fn free_resources(allocatable: &Resource, usage: &Usage) -> ResourceSum {
+    let mut left = ResourceSum::default();
+    for (id, amount) in allocatable.amounts() {
+        left.set(id, free(amount, usage.requested.get(id)).into());
+    }
+    left
+}
+
+/// The largest part of a request for which a node has no room, in millionths.
+pub(crate) fn lacking(shape: &Shape, state: &NodeState, usage: &Usage) -> u32 {
+    let part = |(id, requested): (_, i64)| {
+        let free = free(state.allocatable.get(id), usage.requested.get(id));
+        share((requested - free).max(0), requested)
+    };
+    shape.requests.amounts().map(part).max().unwrap_or(0)
 }
 
 /// `used / of` in millionths, at most 1.

@@ -2,7 +2,7 @@
 //!
 //! A [`Snapshot`] is kept current by the events of watches: nodes, pods, and where pods use claims also claims and volumes.
 //! [`Snapshot::fit`] answers a [`Query`] from it: for each pod whether a node would take it, how many like it there is room for, or why not.
-//! [`quota`] checks the ResourceQuotas of a namespace. Everything here is pure: no I/O, no clock, no tasks.
+//! Where it has ResourceQuotas, they count, too, as in the API server. Everything here is pure: no I/O, no clock, no tasks.
 //!
 //! # What is evaluated
 //!
@@ -20,6 +20,9 @@
 //! - rules that can only add nodes leave a fit as it is: an autoscaling cluster, extended resources of a DeviceClass;
 //! - another scheduler may decide anything.
 //!
+//! Pods that wait for a node count as if they were on the one that they will probably get. Where some of them need what is not modelled, or
+//! there are too many different ones, and the room would do only without them, the verdict is `Unknown`, too.
+//!
 //! Not considered: preemption, and the attach limits of CSI drivers.
 //!
 //! # Size
@@ -34,7 +37,7 @@ mod filter;
 mod interner;
 mod node_info;
 mod pod_info;
-pub mod quota;
+mod quota;
 mod resource;
 mod snapshot;
 #[cfg(test)]
@@ -44,5 +47,6 @@ mod volume;
 
 pub use self::{
     evaluation::Query,
-    snapshot::{Settings, Size, Snapshot},
+    snapshot::{NodeUsage, Settings, Size, Snapshot},
+    uid::Uid,
 };

@@ -1,6 +1,9 @@
 //! What fit needs to know about a node.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{Node, Taint};
 use vk_provider::{
@@ -12,7 +15,7 @@ use vk_provider::{
 use crate::{
     interner::{Interner, StringPool},
     pod_info::Shape,
-    resource::{Resource, ResourceNames},
+    resource::{Resource, ResourceNames, ResourceSum},
 };
 
 /// A node and what its pods use of it.
@@ -29,7 +32,7 @@ pub(crate) struct NodeInfo {
 }
 
 /// The parts of a Node object that decide about pods.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct NodeState {
     pub(crate) ready: bool,
     pub(crate) unschedulable: bool,
@@ -43,9 +46,9 @@ pub(crate) struct NodeState {
 /// What pods use of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Usage {
-    pub(crate) requested: Resource,
-    /// A port may be in it twice: pods that are bound without a scheduler may share one.
-    pub(crate) ports: Vec<HostPort>,
+    pub(crate) requested: ResourceSum,
+    /// By their numbers. A port may be in it twice: pods that are bound without a scheduler may share one.
+    ports: HashMap<i32, Vec<HostPort>>,
 }
 
 /// Labels, sorted by key.
@@ -196,15 +199,31 @@ impl TaintSet {
 impl Usage {
     pub(crate) fn add(&mut self, shape: &Shape) {
         self.requested.add(&shape.requests);
-        self.ports.extend_from_slice(&shape.ports);
+        for port in &shape.ports {
+            self.ports.entry(port.number()).or_default().push(port.clone());
+        }
     }
 
     pub(crate) fn remove(&mut self, shape: &Shape) {
         self.requested.subtract(&shape.requests);
         for port in &shape.ports {
-            if let Some(index) = self.ports.iter().position(|used| used == port) {
-                self.ports.swap_remove(index);
+            let Some(used) = self.ports.get_mut(&port.number()) else { continue };
+            if let Some(index) = used.iter().position(|used| used == port) {
+                used.swap_remove(index);
+            }
+            if used.is_empty() {
+                self.ports.remove(&port.number());
             }
         }
+    }
+
+    /// Whether a port is in use.
+    pub(crate) fn has_port(&self, port: &HostPort) -> bool {
+        self.ports.get(&port.number()).is_some_and(|used| used.iter().any(|used| used.conflicts(port)))
+    }
+
+    /// Makes equal usage compare equal.
+    pub(crate) fn sort(&mut self) {
+        self.ports.values_mut().for_each(|used| used.sort());
     }
 }

@@ -1,6 +1,6 @@
 //! What fit needs to know about a pod.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{NodeSelector, Pod, PodSpec, Toleration, Volume};
 use vk_provider::{
@@ -24,7 +24,7 @@ pub(crate) struct Shape {
     pub(crate) requests: Resource,
     pub(crate) ports: Box<[HostPort]>,
     /// The pods that it keeps away.
-    pub(crate) anti_affinity: Box<[AntiAffinityTerm]>,
+    pub(crate) anti_affinity: Arc<[AntiAffinityTerm]>,
 }
 
 /// Everything that decides on which nodes a pod fits: pods with equal requirements fit on the same nodes.
@@ -48,6 +48,8 @@ pub(crate) struct PodInfo {
     pub(crate) unmodelled: Option<&'static str>,
     /// Another scheduler decides, by rules of its own.
     pub(crate) other_scheduler: bool,
+    /// The node that the scheduler is making room on for it.
+    pub(crate) nominated_node: Option<String>,
 }
 
 // === impl Shape ===
@@ -88,6 +90,7 @@ impl PodInfo {
             labels: pod.metadata.labels.clone().unwrap_or_default(),
             unmodelled: unmodelled(spec),
             other_scheduler: scheduler.is_some_and(|name| name != DEFAULT_SCHEDULER),
+            nominated_node: pod.status.as_ref().and_then(|status| status.nominated_node_name.clone()),
             namespace,
         }
     }
@@ -113,6 +116,7 @@ fn unmodelled(spec: &PodSpec) -> Option<&'static str> {
     let restarts_all = spec.containers.iter().chain(spec.init_containers.iter().flatten()).any(|container| {
         container.restart_policy_rules.iter().flatten().any(|rule| rule.action == "RestartAllContainers")
     });
+    let own_users = spec.host_network == Some(true) && spec.host_users == Some(false);
     let cases = [
         (has_affinity, "required pod affinity"),
         (has_anti_affinity, "required pod anti-affinity"),
@@ -121,7 +125,7 @@ fn unmodelled(spec: &PodSpec) -> Option<&'static str> {
         (volumes.iter().any(|volume| volume.ephemeral.is_some()), "unbound claims"),
         (volumes.iter().any(is_attached_disk), "volumes with attach rules of their own"),
         (spec.scheduling_group.is_some(), "a scheduling group"),
-        (restarts_all, "features that nodes declare"),
+        (restarts_all || own_users, "features that nodes declare"),
     ];
     cases.into_iter().find_map(|(applies, why)| applies.then_some(why))
 }

@@ -15,9 +15,20 @@ use vk_provider::{
 const MANDATORY: [&str; 6] =
     ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
 
+/// The quotas of a namespace, with the pods that their usage does not include yet.
+#[derive(Debug)]
+pub(crate) struct NamespaceQuotas<'a>(Vec<TrackedQuota<'a>>);
+
+#[derive(Debug)]
+struct TrackedQuota<'a> {
+    quota: &'a ResourceQuota,
+    /// What other pods take beside its usage, by the names that quotas use.
+    held: BTreeMap<String, Quantity>,
+}
+
 /// What the quotas say about a pod.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Admission {
+pub(crate) enum Admission {
     /// They admit this many pods like it, including this one.
     Admits {
         /// How many.
@@ -41,34 +52,64 @@ pub enum Admission {
 
 /// A quota that has not enough left.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Shortage {
-    /// The quota.
-    pub quota: String,
+pub(crate) struct Shortage {
+    quota: String,
     /// The resource, as the quota names it.
-    pub resource: String,
-    /// How much is left.
-    pub left: Quantity,
+    resource: String,
+    left: Quantity,
     /// How much there is in all.
-    pub hard: Quantity,
+    hard: Quantity,
     /// How much the pod needs.
-    pub requested: Quantity,
+    requested: Quantity,
 }
 
-/// Checks the quotas of a pod's namespace. `held` are pods of the same namespace that the usage of the quotas does not include yet.
-pub fn check<'a>(quotas: impl IntoIterator<Item = &'a ResourceQuota>, pod: &Pod, held: &[&Pod]) -> Admission {
-    let usage = usage(pod);
-    let mut room = u32::MAX;
-    for quota in quotas {
-        match check_one(quota, pod, &usage, held) {
-            Admission::Admits { room: more } => room = room.min(more),
-            refusal => return refusal,
+// === impl NamespaceQuotas ===
+
+impl<'a> NamespaceQuotas<'a> {
+    pub(crate) fn new(quotas: impl IntoIterator<Item = &'a ResourceQuota>) -> Self {
+        let tracked = |quota| TrackedQuota { quota, held: BTreeMap::new() };
+        Self(quotas.into_iter().map(tracked).collect())
+    }
+
+    /// Counts a pod that the usage of the quotas does not include yet.
+    pub(crate) fn add(&mut self, pod: &Pod) {
+        self.count(pod, |sum, amount| sum + amount);
+    }
+
+    /// Leaves out a pod that the usage of the quotas includes.
+    pub(crate) fn remove(&mut self, pod: &Pod) {
+        self.count(pod, |sum, amount| sum - amount);
+    }
+
+    fn count(&mut self, pod: &Pod, with: impl Fn(Quantity, Quantity) -> Quantity) {
+        let usage = usage(pod);
+        for TrackedQuota { quota, held } in &mut self.0 {
+            if !scope::matches(quota, pod) {
+                continue;
+            }
+            for (name, amount) in &usage {
+                let sum = held.entry(name.clone()).or_insert(Quantity::units(0));
+                *sum = with(*sum, *amount);
+            }
         }
     }
-    Admission::Admits { room }
+
+    /// Whether all quotas admit a pod.
+    pub(crate) fn check(&self, pod: &Pod) -> Admission {
+        let usage = usage(pod);
+        let mut room = u32::MAX;
+        for tracked in &self.0 {
+            match check_one(tracked, pod, &usage) {
+                Admission::Admits { room: more } => room = room.min(more),
+                refusal => return refusal,
+            }
+        }
+        Admission::Admits { room }
+    }
 }
 
 /// The verdict on a pod when its quotas are considered, too.
-pub fn restrict(verdict: Verdict, admission: &Admission) -> Verdict {
+pub(crate) fn restrict(verdict: Verdict, admission: &Admission) -> Verdict {
     match (verdict, admission) {
         (Verdict::Fits { room, fullness }, Admission::Admits { room: admitted }) => {
             Verdict::Fits { room: room.min(*admitted), fullness }
@@ -88,10 +129,9 @@ pub fn restrict(verdict: Verdict, admission: &Admission) -> Verdict {
 }
 
 fn check_one(
-    quota: &ResourceQuota,
+    TrackedQuota { quota, held }: &TrackedQuota<'_>,
     pod: &Pod,
     usage: &BTreeMap<String, Quantity>,
-    held: &[&Pod],
 ) -> Admission {
     let name = || quota.metadata.name.clone().unwrap_or_default();
     let status = quota.status.as_ref();
@@ -114,16 +154,13 @@ fn check_one(
         }
     }
     let nothing = Quantity::units(0);
-    let held: Vec<_> =
-        held.iter().filter(|pod| scope::matches(quota, pod)).map(|pod| self::usage(pod)).collect();
     let mut room = u32::MAX;
     for (resource, hard) in limited {
         let Some(requested) = usage.get(resource).copied().filter(|amount| *amount > nothing) else {
             continue;
         };
-        let taken = held.iter().filter_map(|usage| usage.get(resource).copied());
-        let taken = taken.fold(used.get(resource).copied().unwrap_or(nothing), |sum, amount| sum + amount);
-        let left = *hard - taken;
+        let amount_in = |list: &BTreeMap<String, Quantity>| list.get(resource).copied().unwrap_or(nothing);
+        let left = *hard - amount_in(&used) - amount_in(held);
         if requested > left {
             let left = left.max(nothing);
             let resource = resource.clone();
@@ -211,7 +248,7 @@ fn is_set_everywhere(pod: &Pod, resource: &str) -> bool {
 
 impl Shortage {
     /// Whether the pod needs more than the quota has in all.
-    pub fn is_lasting(&self) -> bool {
+    pub(crate) fn is_lasting(&self) -> bool {
         self.requested > self.hard
     }
 }

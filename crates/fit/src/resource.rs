@@ -1,12 +1,15 @@
 //! Amounts of resources as kube-scheduler keeps them: whole numbers by resource.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
 
-use vk_provider::requests::ResourceList;
+use vk_provider::{Quantity, requests::ResourceList};
 
 /// A resource: an index for those that every node has, and then for the others as they appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct ResourceId(u16);
+pub(crate) struct ResourceId(u32);
 
 pub(crate) const CPU: ResourceId = ResourceId(0);
 pub(crate) const MEMORY: ResourceId = ResourceId(1);
@@ -15,26 +18,30 @@ pub(crate) const PODS: ResourceId = ResourceId(3);
 /// The names of the resources that every node has, by id.
 const BASE: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pods"];
 
-/// The names of resources by id.
+/// The names of resources by id. Anybody can invent names, so the ids of those that nothing uses any more are given to others.
 #[derive(Clone, Debug)]
 pub(crate) struct ResourceNames {
     names: Vec<Arc<str>>,
     ids: HashMap<Arc<str>, ResourceId>,
+    vacant: Vec<ResourceId>,
 }
 
-/// Amounts by resource: CPU in thousandths, everything else in units. `pods` is a number of pods.
+/// Amounts by resource: CPU in thousandths, everything else in units. `pods` is a number of pods. No amount is negative.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Resource {
-    base: [i64; BASE.len()],
+pub(crate) struct Resource<T = i64> {
+    base: [T; BASE.len()],
     /// Extended resources, huge pages and attachable volumes, sorted. Amounts of 0 are left out.
-    scalars: Vec<(ResourceId, i64)>,
+    scalars: Vec<(ResourceId, T)>,
 }
+
+/// The sum of the amounts of many pods. It cannot overflow, so what is subtracted again leaves exactly what was there before.
+pub(crate) type ResourceSum = Resource<i128>;
 
 // === impl ResourceNames ===
 
 impl Default for ResourceNames {
     fn default() -> Self {
-        let mut this = Self { names: Vec::new(), ids: HashMap::new() };
+        let mut this = Self { names: Vec::new(), ids: HashMap::new(), vacant: Vec::new() };
         for name in BASE {
             this.add(name);
         }
@@ -44,7 +51,7 @@ impl Default for ResourceNames {
 
 impl ResourceNames {
     pub(crate) fn name(&self, id: ResourceId) -> &str {
-        &self.names[usize::from(id.0)]
+        &self.names[id.index()]
     }
 
     /// The amounts of a list. Resources that the scheduler does not know are left out.
@@ -56,15 +63,48 @@ impl ResourceNames {
                 None if is_scalar(name) => self.add(name),
                 None => continue,
             };
-            resource.set(id, if id == CPU { amount.to_milli() } else { amount.to_units() });
+            let amount = if id == CPU { amount.to_milli() } else { amount.to_units() };
+            resource.set(id, amount.max(0));
         }
         resource
     }
 
+    /// The reverse of [`read`](Self::read).
+    pub(crate) fn to_list(&self, resource: &ResourceSum) -> ResourceList {
+        let quantity = |id: ResourceId, amount: i128| {
+            let amount = i64::try_from(amount).unwrap_or(i64::MAX);
+            if id == CPU { Quantity::milli(amount) } else { Quantity::units(amount) }
+        };
+        resource.amounts().map(|(id, amount)| (self.name(id).to_owned(), quantity(id, amount))).collect()
+    }
+
+    /// Forgets all names but those in use.
+    pub(crate) fn retain(&mut self, in_use: &HashSet<ResourceId>) {
+        let unused: Vec<Arc<str>> = self
+            .ids
+            .iter()
+            .filter(|(_, id)| id.index() >= BASE.len() && !in_use.contains(id))
+            .map(|(name, _)| Arc::clone(name))
+            .collect();
+        for name in unused {
+            self.vacant.extend(self.ids.remove(&name));
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.ids.len()
+    }
+
     fn add(&mut self, name: &str) -> ResourceId {
-        let id = ResourceId(u16::try_from(self.names.len()).expect("invariant: fewer than 2^16 resources"));
         let name: Arc<str> = name.into();
-        self.names.push(Arc::clone(&name));
+        let id = if let Some(id) = self.vacant.pop() {
+            self.names[id.index()] = Arc::clone(&name);
+            id
+        } else {
+            self.names.push(Arc::clone(&name));
+            ResourceId::from_index(self.names.len() - 1)
+        };
         self.ids.insert(name, id);
         id
     }
@@ -81,34 +121,34 @@ fn is_scalar(name: &str) -> bool {
 
 impl ResourceId {
     pub(crate) fn index(self) -> usize {
-        usize::from(self.0)
+        self.0 as usize
     }
 
     pub(crate) fn from_index(index: usize) -> Self {
-        Self(u16::try_from(index).unwrap_or(u16::MAX))
+        Self(u32::try_from(index).expect("invariant: fewer than 2^32 resources"))
     }
 }
 
 // === impl Resource ===
 
-impl Resource {
-    pub(crate) fn get(&self, id: ResourceId) -> i64 {
+impl<T: Copy + Default + Eq> Resource<T> {
+    pub(crate) fn get(&self, id: ResourceId) -> T {
         match self.base.get(id.index()) {
             Some(amount) => *amount,
-            None => self.scalar(id).map_or(0, |index| self.scalars[index].1),
+            None => self.scalar(id).map_or(T::default(), |index| self.scalars[index].1),
         }
     }
 
-    pub(crate) fn set(&mut self, id: ResourceId, amount: i64) {
+    pub(crate) fn set(&mut self, id: ResourceId, amount: T) {
         if let Some(base) = self.base.get_mut(id.index()) {
             *base = amount;
             return;
         }
-        match (self.scalar(id), amount) {
-            (Ok(index), 0) => drop(self.scalars.remove(index)),
-            (Ok(index), amount) => self.scalars[index].1 = amount,
-            (Err(_), 0) => {}
-            (Err(index), amount) => self.scalars.insert(index, (id, amount)),
+        match self.scalar(id) {
+            Ok(index) if amount == T::default() => drop(self.scalars.remove(index)),
+            Ok(index) => self.scalars[index].1 = amount,
+            Err(_) if amount == T::default() => {}
+            Err(index) => self.scalars.insert(index, (id, amount)),
         }
     }
 
@@ -117,26 +157,33 @@ impl Resource {
     }
 
     /// All amounts that are not 0.
-    pub(crate) fn amounts(&self) -> impl Iterator<Item = (ResourceId, i64)> + '_ {
+    pub(crate) fn amounts(&self) -> impl Iterator<Item = (ResourceId, T)> + '_ {
         let base =
             self.base.iter().enumerate().map(|(index, amount)| (ResourceId::from_index(index), *amount));
-        base.chain(self.scalars.iter().copied()).filter(|(_, amount)| *amount != 0)
+        base.chain(self.scalars.iter().copied()).filter(|(_, amount)| *amount != T::default())
     }
 
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.combine(other, i64::saturating_add);
+    /// The resources beside those that every node has.
+    pub(crate) fn scalar_ids(&self) -> impl Iterator<Item = ResourceId> + '_ {
+        self.scalars.iter().map(|(id, _)| *id)
+    }
+}
+
+impl ResourceSum {
+    pub(crate) fn add(&mut self, other: &Resource) {
+        self.combine(other, |sum, amount| sum + amount);
     }
 
-    pub(crate) fn subtract(&mut self, other: &Self) {
-        self.combine(other, i64::saturating_sub);
+    pub(crate) fn subtract(&mut self, other: &Resource) {
+        self.combine(other, |sum, amount| sum - amount);
     }
 
-    fn combine(&mut self, other: &Self, with: impl Fn(i64, i64) -> i64) {
+    fn combine(&mut self, other: &Resource, with: impl Fn(i128, i128) -> i128) {
         for (mine, theirs) in self.base.iter_mut().zip(other.base) {
-            *mine = with(*mine, theirs);
+            *mine = with(*mine, theirs.into());
         }
         for (id, amount) in &other.scalars {
-            self.set(*id, with(self.get(*id), *amount));
+            self.set(*id, with(self.get(*id), (*amount).into()));
         }
     }
 }
@@ -176,9 +223,41 @@ mod tests {
     fn what_is_added_and_subtracted_leaves_nothing() {
         let mut names = ResourceNames::default();
         let part = names.read(&list(&[("cpu", "1"), ("a.io/x", "3"), ("b.io/y", "1")]));
-        let mut sum = names.read(&list(&[("b.io/y", "2")]));
+        let mut sum = ResourceSum::default();
+        sum.add(&names.read(&list(&[("b.io/y", "2")])));
+        let before = sum.clone();
         sum.add(&part);
+        assert_eq!(names.to_list(&sum), list(&[("cpu", "1"), ("a.io/x", "3"), ("b.io/y", "3")]));
         sum.subtract(&part);
-        assert_eq!(sum, names.read(&list(&[("b.io/y", "2")])));
+        assert_eq!(sum, before);
+    }
+
+    #[test]
+    fn pods_of_any_size_leave_what_was_there_before_when_they_go() {
+        let mut names = ResourceNames::default();
+        let (small, huge) =
+            (names.read(&list(&[("memory", "1Gi")])), names.read(&list(&[("memory", "7Ei"), ("cpu", "-5")])));
+        let mut sum = ResourceSum::default();
+        for part in [&small, &huge, &huge, &huge] {
+            sum.add(part);
+        }
+        for _ in 0..3 {
+            sum.subtract(&huge);
+        }
+        assert_eq!(names.to_list(&sum), list(&[("memory", "1Gi")]), "and nothing is negative");
+    }
+
+    #[test]
+    fn names_that_nothing_uses_are_forgotten() {
+        let mut names = ResourceNames::default();
+        let kept = names.read(&list(&[("a.io/kept", "1")]));
+        let base = names.len();
+        for number in 0..3 {
+            names.read(&list(&[(&format!("a.io/x{number}"), "1")]));
+            names.retain(&kept.scalar_ids().collect());
+        }
+        assert_eq!((names.len(), names.names.len()), (base, base + 1), "one id is used again and again");
+        assert_eq!(names.name(kept.scalar_ids().next().unwrap()), "a.io/kept");
+        assert_eq!(names.name(CPU), "cpu");
     }
 }

@@ -5,15 +5,15 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use vk_provider::pod::is_terminal;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota};
+use vk_provider::{pod::is_terminal, requests::ResourceList};
 
 use crate::{
-    evaluation::Placements,
+    evaluation::WaitingPlacements,
     interner::Interner,
     node_info::{NodeInfo, NodeSets, Usage},
     pod_info::{PodInfo, Shape},
-    resource::ResourceNames,
+    resource::{ResourceId, ResourceNames, ResourceSum},
     uid::Uid,
     volume::Volumes,
 };
@@ -44,8 +44,19 @@ pub struct Snapshot {
     /// Pods that are not scheduled yet.
     pub(crate) waiting: BTreeMap<Uid, PodInfo>,
     /// Where the waiting pods will probably go. Computed when it is needed.
-    waiting_placements: OnceLock<Placements>,
+    waiting_placements: OnceLock<WaitingPlacements>,
     pub(crate) volumes: Volumes,
+    /// The quotas by namespace and name.
+    pub(crate) quotas: HashMap<String, BTreeMap<String, ResourceQuota>>,
+}
+
+/// What pods request of a node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeUsage {
+    /// The requests of the pods that were named, with their number as `pods`.
+    pub own: ResourceList,
+    /// The requests of all others.
+    pub others: ResourceList,
 }
 
 /// A pod on a node.
@@ -78,18 +89,23 @@ impl Snapshot {
         Self { settings, ..Self::default() }
     }
 
-    /// Changes the settings.
-    pub fn set_settings(&mut self, settings: Settings) {
-        self.settings = settings;
+    /// The extended resources that a DeviceClass provides have changed.
+    pub fn set_device_class_resources(&mut self, resources: HashSet<String>) {
+        self.settings.device_class_resources = resources;
     }
 
     /// A node was added or changed.
     pub fn apply_node(&mut self, node: &Node) {
         let Some(name) = node.metadata.name.as_deref() else { return };
-        self.waiting_placements.take();
         let slot = self.slot(name);
         let info = &mut self.nodes[slot as usize];
         let state = self.sets.read(node, &info.name, &mut self.names);
+        // Most updates of a node are reports that it is alive.
+        if info.state.as_ref() == Some(&state) {
+            self.sets.release(&state);
+            return;
+        }
+        self.waiting_placements.take();
         if let Some(old) = info.state.replace(state) {
             self.sets.release(&old);
         }
@@ -105,37 +121,47 @@ impl Snapshot {
         self.free_if_unused(slot);
     }
 
-    /// A pod was added or changed. One that has ended counts no longer; one without a node counts as if it were about to get one.
-    pub fn apply_pod(&mut self, pod: &Pod) {
-        let Some(uid) = pod.metadata.uid.as_deref() else { return };
+    /// A pod was added or changed. One that has ended counts no longer; one that waits for kube-scheduler counts as if it were about to get
+    /// a node. Returns whether the usage of a node has changed.
+    pub fn apply_pod(&mut self, pod: &Pod) -> bool {
+        let Some(uid) = pod.metadata.uid.as_deref() else { return false };
         let spec = pod.spec.as_ref();
         let node = spec.and_then(|spec| spec.node_name.as_deref()).filter(|name| !name.is_empty());
         let is_gated = spec.is_some_and(|spec| spec.scheduling_gates.iter().flatten().next().is_some());
         match node {
             _ if is_terminal(pod) => self.remove_pod(uid),
             Some(node) => self.bind(Uid::from(uid), node, pod),
-            None if is_gated => self.remove_pod(uid),
+            None if is_gated || pod.metadata.deletion_timestamp.is_some() => self.remove_pod(uid),
             None => {
-                self.remove_pod(uid);
-                self.waiting_placements.take();
-                self.waiting.insert(Uid::from(uid), PodInfo::new(pod, &mut self.names));
+                let changed = self.remove_pod(uid);
+                let info = PodInfo::new(pod, &mut self.names);
+                if !info.other_scheduler {
+                    self.waiting_placements.take();
+                    self.waiting.insert(Uid::from(uid), info);
+                }
+                changed
             }
         }
     }
 
+    /// A pod was deleted. Returns whether the usage of a node has changed.
+    pub fn remove_pod(&mut self, uid: &str) -> bool {
+        self.remove(&Uid::from(uid))
+    }
+
     /// A pod was deleted.
-    pub fn remove_pod(&mut self, uid: &str) {
-        let uid = Uid::from(uid);
-        if self.waiting.remove(&uid).is_some() {
+    pub fn remove(&mut self, uid: &Uid) -> bool {
+        if self.waiting.remove(uid).is_some() {
             self.waiting_placements.take();
         }
-        let Some(record) = self.pods.remove(&uid) else { return };
+        let Some(record) = self.pods.remove(uid) else { return false };
         self.waiting_placements.take();
         let info = &mut self.nodes[record.node as usize];
         info.usage.remove(self.shapes.get(record.shape));
         info.pods -= 1;
         self.shapes.release(record.shape);
         self.free_if_unused(record.node);
+        true
     }
 
     /// A claim was added or changed.
@@ -162,6 +188,46 @@ impl Snapshot {
         self.volumes.remove_volume(name);
     }
 
+    /// A quota was added or changed.
+    pub fn apply_quota(&mut self, quota: &ResourceQuota) {
+        let (Some(namespace), Some(name)) = (&quota.metadata.namespace, &quota.metadata.name) else { return };
+        self.quotas.entry(namespace.clone()).or_default().insert(name.clone(), quota.clone());
+    }
+
+    /// A quota was deleted.
+    pub fn remove_quota(&mut self, namespace: &str, name: &str) {
+        let Some(quotas) = self.quotas.get_mut(namespace) else { return };
+        quotas.remove(name);
+        if quotas.is_empty() {
+            self.quotas.remove(namespace);
+        }
+    }
+
+    /// What pods request of each node, those with the UIDs `own` and all others apart.
+    pub fn usage<'a>(&self, own: impl IntoIterator<Item = &'a str>) -> BTreeMap<&str, NodeUsage> {
+        let mut parts: HashMap<u32, (ResourceSum, ResourceSum)> = HashMap::new();
+        for record in own.into_iter().filter_map(|uid| self.record(&Uid::from(uid))) {
+            let total = &self.nodes[record.node as usize].usage.requested;
+            let (own, others) =
+                parts.entry(record.node).or_insert_with(|| (ResourceSum::default(), total.clone()));
+            let requests = &self.shapes.get(record.shape).requests;
+            own.add(requests);
+            others.subtract(requests);
+        }
+        let used = |(slot, node): (u32, &'_ NodeInfo)| {
+            node.state.as_ref()?;
+            let usage = match parts.get(&slot) {
+                Some((own, others)) => {
+                    NodeUsage { own: self.names.to_list(own), others: self.names.to_list(others) }
+                }
+                None => NodeUsage { others: self.names.to_list(&node.usage.requested), ..NodeUsage::default() },
+            };
+            Some((slot, usage))
+        };
+        let all = (0..).zip(&self.nodes).filter_map(used);
+        all.map(|(slot, usage)| (&*self.nodes[slot as usize].name, usage)).collect()
+    }
+
     /// How many objects there are.
     pub fn size(&self) -> Size {
         Size {
@@ -179,7 +245,8 @@ impl Snapshot {
         self.pods.contains_key(&uid) || self.waiting.contains_key(&uid)
     }
 
-    /// Computes the usage of all nodes anew and compares. Returns the number of differences, which are repaired: each is a bug.
+    /// Computes the usage of all nodes anew and compares. Returns the number of differences, which are repaired: each is a bug. Also forgets
+    /// the names of resources that nothing uses any more.
     pub fn repair(&mut self) -> usize {
         let mut nodes: Vec<(Usage, usize)> = self.nodes.iter().map(|_| Default::default()).collect();
         let mut users: HashMap<u32, usize> = HashMap::new();
@@ -191,8 +258,8 @@ impl Snapshot {
         }
         let mut differences = 0;
         for (info, (mut usage, pods)) in self.nodes.iter_mut().zip(nodes) {
-            usage.ports.sort();
-            info.usage.ports.sort();
+            usage.sort();
+            info.usage.sort();
             if info.usage != usage || info.pods != pods {
                 (info.usage, info.pods) = (usage, pods);
                 differences += 1;
@@ -209,6 +276,11 @@ impl Snapshot {
         if differences > 0 {
             self.waiting_placements.take();
         }
+        let allocatable = self.nodes.iter().filter_map(|node| node.state.as_ref()).map(|it| &it.allocatable);
+        let waiting = self.waiting.values().map(|info| &info.requirements.shape);
+        let requests = self.shapes.values().chain(waiting).map(|shape| &shape.requests);
+        let in_use: HashSet<ResourceId> = allocatable.chain(requests).flat_map(|it| it.scalar_ids()).collect();
+        self.names.retain(&in_use);
         differences
     }
 
@@ -217,11 +289,22 @@ impl Snapshot {
     }
 
     /// Where the waiting pods will probably go.
-    pub(crate) fn waiting_placements(&self) -> &Placements {
-        self.waiting_placements.get_or_init(|| Placements::of_waiting(self, &HashSet::new()))
+    pub(crate) fn waiting_placements(&self) -> &WaitingPlacements {
+        self.waiting_placements.get_or_init(|| WaitingPlacements::new(self, &HashSet::new()))
     }
 
-    fn bind(&mut self, uid: Uid, node: &str, pod: &Pod) {
+    #[cfg(test)]
+    pub(crate) fn has_waiting_placements(&self) -> bool {
+        self.waiting_placements.get().is_some()
+    }
+
+    /// The slot of a node that exists.
+    pub(crate) fn known_node(&self, name: &str) -> Option<u32> {
+        let slot = self.by_name.get(name).copied()?;
+        self.nodes[slot as usize].state.is_some().then_some(slot)
+    }
+
+    fn bind(&mut self, uid: Uid, node: &str, pod: &Pod) -> bool {
         if self.waiting.remove(&uid).is_some() {
             self.waiting_placements.take();
         }
@@ -232,7 +315,7 @@ impl Snapshot {
         if old == Some(new) {
             // Only something changed that does not matter here, as in most updates.
             self.shapes.release(shape);
-            return;
+            return false;
         }
         self.waiting_placements.take();
         let info = &mut self.nodes[slot as usize];
@@ -245,6 +328,7 @@ impl Snapshot {
             self.shapes.release(old.shape);
             self.free_if_unused(old.node);
         }
+        true
     }
 
     /// The slot of a node, known or not.

@@ -2,8 +2,10 @@
 
 /// The UID of a pod. Almost all are UUIDs, of which there may be hundreds of thousands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) enum Uid {
+pub enum Uid {
+    /// One in the canonical form.
     Uuid([u8; 16]),
+    /// Any other text.
     Other(Box<str>),
 }
 

@@ -25,8 +25,12 @@ pub struct Error {
 /// The classes of errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// 404.
+    /// 404 of the API server: the object does not exist.
     NotFound,
+    /// 404 of anything else: the API server does not have this API, or a proxy answers in its place. It says nothing about objects.
+    NotServed,
+    /// 405.
+    MethodNotAllowed,
     /// 409 with reason AlreadyExists.
     AlreadyExists,
     /// Any other 409: the object was changed concurrently, or has another UID.
@@ -76,6 +80,8 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::NotFound => "NotFound",
+            Self::NotServed => "NotServed",
+            Self::MethodNotAllowed => "MethodNotAllowed",
             Self::AlreadyExists => "AlreadyExists",
             Self::Conflict => "Conflict",
             Self::Replaced => "Replaced",
@@ -104,14 +110,14 @@ impl From<kube::Error> for Error {
             return Self::new(Kind::Unreachable, chain(&error));
         };
         let details = status.details.as_ref();
-        let about_uid = || {
-            details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
-                || status.message.contains("metadata.uid")
-        };
+        let about_uid =
+            || details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"));
         let kind = match status.code {
             401 => Kind::Unauthorized,
             403 => Kind::Forbidden,
-            404 => Kind::NotFound,
+            404 if status.reason == "NotFound" => Kind::NotFound,
+            404 => Kind::NotServed,
+            405 => Kind::MethodNotAllowed,
             408 => Kind::Timeout,
             409 if status.reason == "AlreadyExists" => Kind::AlreadyExists,
             409 => Kind::Conflict,
@@ -169,6 +175,7 @@ mod tests {
             (401, "Unauthorized", Kind::Unauthorized),
             (403, "Forbidden", Kind::Forbidden),
             (404, "NotFound", Kind::NotFound),
+            (405, "MethodNotAllowed", Kind::MethodNotAllowed),
             (408, "Timeout", Kind::Timeout),
             (409, "AlreadyExists", Kind::AlreadyExists),
             (409, "Conflict", Kind::Conflict),
@@ -194,6 +201,18 @@ mod tests {
         let cause = serde_json::json!({"reason": "FieldValueInvalid", "field": "metadata.uid"});
         uid.details = Some(details(serde_json::json!({"causes": [cause]})));
         assert_eq!(Error::from(kube::Error::Api(uid.boxed())).kind, Kind::Replaced);
+    }
+
+    /// A pod must not be taken for deleted because an ingress has lost its backend.
+    #[test]
+    fn a_404_that_is_not_of_the_api_server_says_nothing_about_the_object() {
+        for reason in ["", "Failed to parse error data"] {
+            let error = Error::from(kube::Error::Api(status(404, reason).boxed()));
+            assert_eq!(error.kind, Kind::NotServed, "{reason:?}");
+        }
+        let mut denied = status(422, "Invalid");
+        denied.message = "denied by policy: object.metadata.uid == oldObject.metadata.uid".to_owned();
+        assert_eq!(Error::from(kube::Error::Api(denied.boxed())).kind, Kind::Invalid);
     }
 
     #[test]

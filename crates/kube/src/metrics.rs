@@ -14,6 +14,7 @@ use crate::Error;
 pub struct Metrics {
     requests: Family<ApiRequestLabels, Counter>,
     certificates: Family<CertificateLabels, Gauge>,
+    snapshot_repairs: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -43,6 +44,11 @@ impl Metrics {
             "When the certificate that a node got from the cluster expires, by purpose (client, serving) and node",
             metrics.certificates.clone(),
         );
+        registry.register(
+            "snapshot_repairs",
+            "Differences that were found, and repaired, in what is known of the nodes of another cluster; each is a bug",
+            metrics.snapshot_repairs.clone(),
+        );
         metrics
     }
 
@@ -50,6 +56,11 @@ impl Metrics {
     pub(crate) fn certificate(&self, purpose: &'static str, node: &str, until: Timestamp) {
         let labels = CertificateLabels { purpose, node: node.to_owned() };
         self.certificates.get_or_create(&labels).set(until.as_second());
+    }
+
+    /// Counts differences that were found in the snapshot of a cluster.
+    pub fn count_snapshot_repairs(&self, differences: usize) {
+        self.snapshot_repairs.inc_by(differences as u64);
     }
 
     /// Counts one call.

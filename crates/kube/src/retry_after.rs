@@ -48,11 +48,8 @@ fn to_status(body: &[u8], code: StatusCode, seconds: u32) -> Value {
     let parsed = serde_json::from_slice::<Value>(body).ok().filter(|value| value["kind"] == "Status");
     let mut status = parsed.unwrap_or_else(|| {
         let text: String = String::from_utf8_lossy(body).trim().chars().take(MAX_TEXT).collect();
-        let reason = code.canonical_reason().unwrap_or_default().replace(' ', "");
-        json!({
-            "kind": "Status", "apiVersion": "v1", "status": "Failure",
-            "code": code.as_u16(), "reason": reason, "message": text,
-        })
+        // Without a reason: it is not a Status of the API server.
+        json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(), "message": text})
     });
     if !status["details"].is_object() {
         status["details"] = json!({});

@@ -18,6 +18,11 @@ pub struct HostPort {
 // === impl HostPort ===
 
 impl HostPort {
+    /// The number of the port.
+    pub fn number(&self) -> i32 {
+        self.number
+    }
+
     /// Whether two pods of one host cannot have these ports at the same time: a port on all addresses is the same port on each of them.
     pub fn conflicts(&self, other: &Self) -> bool {
         let everywhere = |port: &Self| port.address == ALL_ADDRESSES;

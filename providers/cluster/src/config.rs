@@ -37,6 +37,8 @@ pub struct Settings {
     pub policy: TranslationPolicy,
     /// Which lower nodes the virtual node stands for, and how much of them it offers.
     pub share: NodeShare,
+    /// Whether the lower cluster adds nodes when pods need them: a pod that fits on no node may fit on a new one.
+    pub autoscales: bool,
     /// What happens to a pod that somebody deletes in the lower cluster.
     pub lost: LostPodPolicy,
     /// How long a lower node may be lost before its terminating pods are considered lost.
@@ -111,6 +113,7 @@ struct ConfigFile {
     virtual_nodes: bool,
     percent: Option<u8>,
     cap: BTreeMap<String, Quantity>,
+    autoscales: bool,
     tolerations: Vec<Toleration>,
     ignore_labels: Option<Vec<String>>,
     ignore_annotations: Vec<String>,
@@ -264,6 +267,7 @@ impl ConfigFile {
                 runtime_classes: self.runtime_classes,
                 allowed: self.allow,
             },
+            autoscales: self.autoscales,
             lost: self.lost,
             lost_after: Duration::from_secs(self.lost_after_seconds.unwrap_or(300)),
             ignored_namespaces,
@@ -374,6 +378,7 @@ mod tests {
         assert_eq!(settings.copied_metadata, KeptMetadata::default(), "no label of a copy is kept");
         assert_eq!(settings.lost_stateful_sets, LostStatefulSetPolicy::Wait);
         assert_eq!(settings.namespace_retention, Duration::from_hours(24));
+        assert!(!settings.autoscales && read(json!({"autoscales": true})).unwrap().autoscales);
         assert_eq!(
             read(json!({"namespaceRetention": "10m"})).unwrap().namespace_retention,
             Duration::from_mins(10)

@@ -1,6 +1,6 @@
 //! Checks for `virtual-kubelet doctor`: whether pods can run in the lower cluster.
 
-use std::{fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
 use futures::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::Node;
@@ -45,7 +45,7 @@ const FOLLOW: [&str; 2] = ["list", "watch"];
 const CONNECT: [&str; 2] = ["get", "create"];
 
 /// Permissions in the namespaces of pods: group, resource, verbs.
-const IN_NAMESPACES: [(&str, &str, &[&str], Requirement, &str); 12] = [
+const IN_NAMESPACES: [(&str, &str, &[&str], Requirement, &str); 13] = [
     (CORE, "pods", &OBJECT, Requirement::Required, "to run pods"),
     (
         CORE,
@@ -64,10 +64,11 @@ const IN_NAMESPACES: [(&str, &str, &[&str], Requirement, &str); 12] = [
     (CORE, "pods/ephemeralcontainers", &["patch"], Requirement::Optional, "to add ephemeral containers"),
     (CORE, "pods/resize", &["patch"], Requirement::Optional, "to resize pods in place"),
     (CORE, "events", &FOLLOW, Requirement::Optional, "to relay events of lower pods"),
+    (CORE, "resourcequotas", &FOLLOW, Requirement::Optional, "to know how many pods quotas admit"),
 ];
 
 /// Cluster-wide permissions.
-const IN_CLUSTER: [(&str, &str, &[&str], Requirement, &str); 5] = [
+const IN_CLUSTER: [(&str, &str, &[&str], Requirement, &str); 7] = [
     (CORE, "nodes", &FOLLOW, Requirement::Optional, "to compute the resources of the virtual node"),
     (
         "scheduling.k8s.io",
@@ -84,6 +85,14 @@ const IN_CLUSTER: [(&str, &str, &[&str], Requirement, &str); 5] = [
         "to know which runtime classes there are",
     ),
     (CORE, "persistentvolumes", &["get"], Requirement::Optional, "to bind claims to existing volumes"),
+    (CORE, "persistentvolumes", &FOLLOW, Requirement::Optional, "to know on which nodes volumes can be used"),
+    (
+        "resource.k8s.io",
+        "deviceclasses",
+        &["list"],
+        Requirement::Optional,
+        "to know which resources devices provide",
+    ),
     (CORE, "nodes/proxy", &["get"], Requirement::Optional, "to read exact usage of containers"),
 ];
 
@@ -215,7 +224,7 @@ async fn check_nodes(client: &Client, settings: &Settings) -> Vec<Finding> {
         Err(error) => return vec![Finding::error(CHECK, error.to_string(), "try again")],
     };
     let finding = |(name, settings): (String, Settings)| {
-        let sum = aggregate(&nodes, &[], &settings.share);
+        let sum = aggregate(&nodes, &BTreeMap::new(), &settings.share);
         let of = if name.is_empty() { String::new() } else { format!("{name}: ") };
         if let Some(why) = sum.why_no_nodes() {
             let remedy =

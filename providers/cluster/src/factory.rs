@@ -49,7 +49,7 @@ impl Factory for ClusterFactory {
     }
 
     fn abilities(&self) -> Abilities {
-        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true, fit: false }
+        Abilities { logs: true, exec: true, attach: true, port_forward: true, stats: true, fit: true }
     }
 
     /// The lower scheduler decides what fits where. The sum over the lower nodes guarantees nothing.
@@ -81,6 +81,7 @@ impl Factory for ClusterFactory {
             origin: origin.clone(),
             cluster: settings.cluster.clone(),
             namespaces: settings.namespaces.clone(),
+            autoscales: settings.autoscales,
             supervisor: context.supervisor.clone(),
         });
         let upper_watches = Arc::new(UpperWatches::new(&upper.client, &context.supervisor));

@@ -6,6 +6,7 @@ mod identity;
 mod mirror;
 mod probe;
 mod references;
+mod snapshot;
 mod use_lists;
 mod version_audit;
 mod watches;
@@ -17,6 +18,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::{Mutex, RwLock};
+use vk_fit::{Snapshot, Uid};
 use vk_kube::{Client, Kind, Objects, Selector, Slim};
 use vk_provider::{Error, Result};
 use vk_supervisor::Supervisor;
@@ -40,7 +42,7 @@ use self::{
 use crate::{
     copies::diff::CopyKey,
     names::{NamespaceMapping, OwnerId},
-    node::{NodeShare, PodRequests, VirtualResources, aggregate},
+    node::{NodeShare, VirtualResources, aggregate},
     translate::ClusterClasses,
 };
 
@@ -58,6 +60,8 @@ pub struct LowerClusterOptions {
     pub cluster: Option<String>,
     /// The namespaces of our pods.
     pub namespaces: NamespaceMapping,
+    /// Whether the cluster adds nodes when pods need them.
+    pub autoscales: bool,
     /// Owns the watches.
     pub supervisor: Supervisor,
 }
@@ -82,9 +86,15 @@ struct Mirrors {
     ours: Vec<Mirror<Arc<Pod>>>,
     /// What these pods refer to.
     references: References,
-    /// Requests of all other pods.
-    foreign: Mirror<PodRequests>,
+    /// All other pods that are on nodes: their UIDs. What they use there is in the snapshot.
+    foreign: Mirror<(), Uid>,
     nodes: Mirror<Arc<Node>>,
+    /// The names of the volumes in the snapshot.
+    volumes: Mirror<()>,
+    /// The names of the quotas in the snapshot, one mirror per watch.
+    quotas: Vec<Mirror<()>>,
+    /// What all pods use of the nodes.
+    snapshot: Snapshot,
     priority_classes: Mirror<()>,
     runtime_classes: Mirror<()>,
 }
@@ -107,7 +117,13 @@ impl LowerCluster {
         let lower = Self(Arc::new(Inner {
             client: options.client,
             origin: options.origin,
-            mirrors: RwLock::default(),
+            mirrors: RwLock::new(Mirrors {
+                snapshot: Snapshot::new(vk_fit::Settings {
+                    autoscales: options.autoscales,
+                    ..vk_fit::Settings::default()
+                }),
+                ..Mirrors::default()
+            }),
             listeners: Mutex::default(),
             identity: ClusterIdentity::new(options.cluster),
             probe: SharedProbe::default(),
@@ -234,14 +250,12 @@ impl LowerCluster {
     /// The resources of a virtual node. If nodes cannot be read, these are the configured ones.
     pub(crate) fn resources(&self, owner: &OwnerId, share: &NodeShare) -> VirtualResources {
         let mirrors = self.0.mirrors.read();
-        if matches!(mirrors.nodes.sync_state(), SyncState::Failed(error) if error.kind == Kind::Forbidden) {
+        if mirrors.nodes.is_forbidden() {
             return VirtualResources::configured(&share.cap);
         }
         let ours = mirrors.ours.iter().flat_map(Mirror::values);
-        let others: Vec<PodRequests> =
-            ours.filter(|pod| !owner.owns(&pod.metadata)).map(|pod| PodRequests::of(pod, owner)).collect();
-        let nodes = mirrors.nodes.values().map(AsRef::as_ref);
-        aggregate(nodes, mirrors.foreign.values().chain(&others), share)
+        let own = ours.filter(|pod| owner.owns(&pod.metadata)).filter_map(|pod| pod.metadata.uid.as_deref());
+        aggregate(mirrors.nodes.values().map(AsRef::as_ref), &mirrors.snapshot.usage(own), share)
     }
 }
 

@@ -11,17 +11,16 @@ use std::{
     collections::BTreeMap,
 };
 
-use k8s_openapi::api::core::v1::{Node, Pod, Taint, Toleration};
+use k8s_openapi::api::core::v1::{Node, Taint, Toleration};
+use vk_fit::NodeUsage;
 use vk_provider::{
     Quantity,
+    node_selector::LabelLookup,
     requests::{self, ResourceList},
     taint::tolerates,
 };
 
-use crate::{
-    names::{OwnerId, label},
-    status::has_ended,
-};
+use crate::names::label;
 
 pub(crate) use self::template::NO_ELIGIBLE_NODES;
 use self::template::PROVIDER;
@@ -108,19 +107,6 @@ pub enum Exclusion {
     Taint,
 }
 
-/// What a lower pod requests. This is all that is kept of pods of others.
-#[derive(Clone, Debug, PartialEq)]
-pub struct PodRequests {
-    /// The lower node that it is bound to.
-    pub node: Option<String>,
-    /// The resource requests.
-    pub requests: ResourceList,
-    /// Whether it belongs to this virtual node. Pods of other virtual nodes of the same upper cluster do not.
-    pub ours: bool,
-    /// Whether it has ended and uses nothing any more.
-    pub terminal: bool,
-}
-
 // === impl NodeShare ===
 
 impl Default for NodeShare {
@@ -133,6 +119,17 @@ impl Default for NodeShare {
             cap: BTreeMap::new(),
             tolerations: Vec::new(),
         }
+    }
+}
+
+impl NodeShare {
+    /// Whether the virtual node stands for lower nodes with these labels.
+    pub(crate) fn includes(&self, labels: LabelLookup<'_>) -> bool {
+        self.selects(labels) && (self.virtual_nodes || !is_virtual(labels))
+    }
+
+    fn selects(&self, labels: LabelLookup<'_>) -> bool {
+        self.selector.iter().all(|(key, value)| labels(key) == Some(value.as_str()))
     }
 }
 
@@ -181,25 +178,10 @@ impl VirtualResources {
     }
 }
 
-// === impl PodRequests ===
-
-impl PodRequests {
-    /// The requests of a lower pod.
-    pub fn of(pod: &Pod, owner: &OwnerId) -> Self {
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        Self {
-            node: node.filter(|name| !name.is_empty()).map(str::to_owned),
-            requests: requests::requests(pod),
-            ours: owner.owns(&pod.metadata),
-            terminal: has_ended(pod),
-        }
-    }
-}
-
 /// Aggregates the eligible nodes. The result does not depend on the order of the inputs, and no amount is negative.
 pub fn aggregate<'a>(
     nodes: impl IntoIterator<Item = &'a Node>,
-    pods: impl IntoIterator<Item = &'a PodRequests>,
+    usage: &BTreeMap<&str, NodeUsage>,
     share: &NodeShare,
 ) -> VirtualResources {
     let mut excluded = BTreeMap::new();
@@ -212,15 +194,21 @@ pub fn aggregate<'a>(
     }
     let mut total: ResourceList =
         ALWAYS_REPORTED.iter().map(|name| ((*name).to_owned(), Quantity::units(0))).collect();
-    let mut free: BTreeMap<&str, ResourceList> = BTreeMap::new();
+    let (mut free, mut foreign, nothing) = (Vec::new(), ResourceList::new(), Quantity::units(0));
     for node in &members {
-        let has = allocatable_of(node);
-        requests::add(&mut total, &has);
-        free.insert(node.metadata.name.as_deref().unwrap_or_default(), has);
+        let mut left = allocatable_of(node);
+        requests::add(&mut total, &left);
+        if let Some(usage) = usage.get(node.metadata.name.as_deref().unwrap_or_default()) {
+            requests::add(&mut foreign, &usage.others);
+            for (name, amount) in usage.own.iter().chain(&usage.others) {
+                if let Some(left) = left.get_mut(name) {
+                    *left = cmp::max(*left - *amount, nothing);
+                }
+            }
+        }
+        free.push(left);
     }
     keep_single_huge_page_size(&mut total);
-    let foreign = subtract_requests(pods, &mut free);
-    let nothing = Quantity::units(0);
     let (mut capacity, mut allocatable) = (ResourceList::new(), ResourceList::new());
     for (name, amount) in &total {
         let part = quantities::percent(name, *amount, share.percent);
@@ -233,7 +221,7 @@ pub fn aggregate<'a>(
         allocatable.insert(name.clone(), cap(part - taken));
     }
     let mut largest_free = ResourceList::new();
-    for (name, left) in free.into_values().flatten().filter(|(name, _)| total.contains_key(name)) {
+    for (name, left) in free.into_iter().flatten().filter(|(name, _)| total.contains_key(name)) {
         let left = quantities::round_down(&name, left);
         let most = largest_free.entry(name).or_insert(left);
         *most = cmp::max(*most, left);
@@ -253,11 +241,10 @@ pub fn aggregate<'a>(
 
 /// Why a lower node cannot run pods of the virtual node; `None` if it can.
 pub fn exclusion(node: &Node, share: &NodeShare) -> Option<Exclusion> {
-    let selected =
-        || share.selector.iter().all(|(key, value)| label(&node.metadata, key) == Some(value.as_str()));
-    if !selected() {
+    let labels = |key: &str| label(&node.metadata, key);
+    if !share.selects(&labels) {
         Some(Exclusion::Selector)
-    } else if !share.virtual_nodes && is_virtual(node) {
+    } else if !share.virtual_nodes && is_virtual(&labels) {
         Some(Exclusion::Virtual)
     } else if is_cordoned(node) {
         Some(Exclusion::Cordoned)
@@ -268,11 +255,10 @@ pub fn exclusion(node: &Node, share: &NodeShare) -> Option<Exclusion> {
     }
 }
 
-/// Whether there is no machine behind a node.
-fn is_virtual(node: &Node) -> bool {
-    let provider = label(&node.metadata, PROVIDER);
-    label(&node.metadata, "type") == Some("virtual-kubelet")
-        && provider.is_none_or(|provider| !MACHINE_PROVIDERS.contains(&provider))
+/// Whether there is no machine behind a node with these labels.
+fn is_virtual(labels: LabelLookup<'_>) -> bool {
+    labels("type") == Some("virtual-kubelet")
+        && labels(PROVIDER).is_none_or(|provider| !MACHINE_PROVIDERS.contains(&provider))
 }
 
 pub(crate) fn is_ready(node: &Node) -> bool {
@@ -296,33 +282,6 @@ fn allocatable_of(node: &Node) -> ResourceList {
     let mut all = requests::amounts(node.status.as_ref().and_then(|status| status.allocatable.as_ref()));
     all.retain(|name, amount| !name.starts_with(ATTACHABLE) && !amount.is_negative());
     all
-}
-
-/// Subtracts the requests of pods from what is free on their nodes. Returns the total requests of pods of others.
-fn subtract_requests<'a>(
-    pods: impl IntoIterator<Item = &'a PodRequests>,
-    free: &mut BTreeMap<&str, ResourceList>,
-) -> ResourceList {
-    let nothing = Quantity::units(0);
-    let mut foreign = ResourceList::new();
-    for claim in pods.into_iter().filter(|claim| !claim.terminal) {
-        let Some(free) = claim.node.as_deref().and_then(|node| free.get_mut(node)) else { continue };
-        let requests = claim.requests.iter().map(|(name, amount)| (name.as_str(), *amount));
-        let requests = requests.filter(|(name, amount)| *name != PODS && !amount.is_negative());
-        for (name, amount) in requests.chain([(PODS, Quantity::units(1))]) {
-            if let Some(left) = free.get_mut(name) {
-                *left = cmp::max(*left - amount, nothing);
-            }
-            if claim.ours {
-                continue;
-            }
-            match foreign.get_mut(name) {
-                Some(taken) => *taken = *taken + amount,
-                None => drop(foreign.insert(name.to_owned(), amount)),
-            }
-        }
-    }
-    foreign
 }
 
 /// Drops huge pages of several sizes: some API servers reject a node that has more than one size.

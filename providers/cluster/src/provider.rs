@@ -2,6 +2,7 @@
 
 pub mod abandonment;
 mod backend_health;
+mod fit;
 mod leadership;
 mod lost_labels;
 mod lower_error;
@@ -23,7 +24,7 @@ use vk_kube::{Objects, UpperCluster};
 use vk_provider::{
     Changes, ContainerRef, Error, NodeChange, NodeTemplate, ObservedPod, Outbox, PodBundle, PodRef, Provider,
     Result,
-    ability::{Attach, Exec, Logs, PortForward, Stats},
+    ability::{Attach, Exec, Fit, Logs, PortForward, Stats},
 };
 use vk_supervisor::{Clock, Supervisor};
 
@@ -229,6 +230,10 @@ impl Provider for ClusterProvider {
     fn stats(&self) -> Option<&dyn Stats> {
         Some(self.usage.as_ref())
     }
+
+    fn fit(&self) -> Option<&dyn Fit> {
+        Some(self)
+    }
 }
 
 impl fmt::Debug for ClusterProvider {
@@ -319,10 +324,7 @@ impl VirtualNode {
 
 impl LowerClusterListener for VirtualNode {
     fn pod_changed(&self, lower: &Arc<Pod>, deleted: bool) {
-        let Some(pod) = self.upper_pod_of(lower) else {
-            // It may be a pod of another virtual node, which uses resources that this node offers.
-            return self.node_status.capacity_changed();
-        };
+        let Some(pod) = self.upper_pod_of(lower) else { return };
         let stopped = self.records.lock().observe(&pod, lower, deleted);
         if stopped && has_stopped(lower) {
             // The core does not ask again for a pod whose containers it has seen terminated. For others the API server is asked: the pod

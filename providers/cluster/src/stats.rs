@@ -94,7 +94,12 @@ impl UsageStats {
                 Ok(samples)
             }
             // There is no metrics API, it has no backend, or access is denied.
-            Err(error) if matches!(error.kind, Lower::NotFound | Lower::Server | Lower::Forbidden) => {
+            Err(error)
+                if matches!(
+                    error.kind,
+                    Lower::NotFound | Lower::NotServed | Lower::Server | Lower::Forbidden
+                ) =>
+            {
                 if !std::mem::replace(&mut state.warned, true) {
                     tracing::warn!(%error, "the lower cluster provides no usage data");
                 }

@@ -17,7 +17,7 @@ fn providers_are_listed_in_a_table() {
         "{text}"
     );
     let cluster = lines.next().unwrap();
-    assert!(cluster.starts_with("cluster ") && cluster.ends_with("port-forward, stats"), "{text}");
+    assert!(cluster.starts_with("cluster ") && cluster.ends_with("port-forward, stats, fit"), "{text}");
     let cri = lines.next().unwrap();
     assert!(cri.starts_with("cri ") && cri.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
     let local = lines.next().unwrap();

@@ -69,8 +69,8 @@ fn pods_to_be_without_leave_their_room() {
     }
     snapshot.apply_pod(&cpu_pod("waits", "4"));
     let without = |uids: &[&str], cpu: &str| {
-        let uids: Vec<Arc<str>> = uids.iter().map(|uid| (*uid).into()).collect();
-        let query = Query { pods: &[cpu_pod("p", cpu)], without: &uids, ..Query::default() };
+        let gone: Vec<Arc<Pod>> = uids.iter().map(|uid| cpu_pod(uid, "4")).collect();
+        let query = Query { pods: &[cpu_pod("p", cpu)], without: &gone, ..Query::default() };
         snapshot.fit(&query).remove(0).fits()
     };
     assert!(!without(&[], "1"));
@@ -147,11 +147,12 @@ fn a_refusal_stands_also_for_a_pod_with_rules_that_are_not_modelled() {
 #[test]
 fn an_autoscaling_cluster_and_device_classes_leave_a_refusal_open() {
     let mut snapshot = three_nodes();
-    snapshot.set_settings(Settings { autoscales: true, ..Settings::default() });
+    snapshot.settings.autoscales = true;
     assert_eq!(fit(&snapshot, &cpu_pod("p", "9")).to_string(), "unknown: an autoscaling cluster");
     assert!(fit(&snapshot, &cpu_pod("p", "1")).fits());
     let device_class_resources = ["example.com/gpu".to_owned()].into();
-    snapshot.set_settings(Settings { autoscales: false, device_class_resources });
+    snapshot.settings.autoscales = false;
+    snapshot.set_device_class_resources(device_class_resources);
     let gpu: Value =
         json!({"containers": [{"name": "main", "resources": {"requests": {"example.com/gpu": "1"}}}]});
     assert_eq!(
@@ -178,4 +179,113 @@ fn anti_affinity_of_pods_on_nodes_leaves_a_fit_open_for_the_pods_that_it_selects
     }
     snapshot.remove_pod("x");
     assert!(fit(&snapshot, &labelled("team", "web")).fits());
+}
+
+#[test]
+fn quotas_of_the_namespace_count_as_the_api_server_counts_them() {
+    let mut snapshot = three_nodes();
+    let quota = json!({"metadata": {"namespace": "team", "name": "cpu"}, "spec": {"hard": {"cpu": "7"}},
+        "status": {"hard": {"cpu": "7"}, "used": {"cpu": "1"}}});
+    snapshot.apply_quota(&serde_json::from_value(quota).unwrap());
+    let pods = [cpu_pod("p", "3"), cpu_pod("q", "4"), cpu_pod("r", "3"), cpu_pod("s", "1")];
+    let verdicts = shown(&snapshot.fit(&Query { pods: &pods, ..Query::default() }));
+    let expected = [
+        "fits (room for 2, 75% full)",
+        "quota \"cpu\" has 3 of 7 cpu left",
+        "fits (room for 1, 75% full)",
+        "quota \"cpu\" has 0 of 7 cpu left",
+    ];
+    assert_eq!(verdicts, expected, "a refused pod takes nothing of the quota");
+    let elsewhere = pod("p", json!({"metadata": {"namespace": "other"}}));
+    assert!(fit(&snapshot, &elsewhere).fits());
+    snapshot.remove_quota("team", "cpu");
+    assert!(fit(&snapshot, &cpu_pod("p", "4")).fits());
+}
+
+#[test]
+fn the_best_nodes_are_the_emptiest_and_then_those_that_lack_the_least() {
+    let mut snapshot = three_nodes();
+    snapshot.apply_node(&node("small", json!({"status": {"allocatable": {"cpu": "1"}}})));
+    snapshot.apply_node(&node("cordoned", json!({"spec": {"unschedulable": true}})));
+    snapshot.apply_pod(&bound(&cpu_pod("x", "2"), "a"));
+    snapshot.apply_pod(&bound(&cpu_pod("y", "3"), "b"));
+    let best = |cpu: &str, count: usize| -> Vec<(String, String)> {
+        let nodes = snapshot.best_nodes(&Query::default(), &cpu_pod("p", cpu), count);
+        nodes.into_iter().map(|(name, free)| (name, free["cpu"].to_string())).collect()
+    };
+    let on = |name: &str, free: &str| (name.to_owned(), free.to_owned());
+    assert_eq!(best("2", 2), [on("c", "4"), on("a", "2")]);
+    assert_eq!(best("2", 3)[2].1, "1", "then one that lacks half of it");
+    assert_eq!(best("5", 9).len(), 4, "no cordoned node has room");
+    assert_eq!(best("5", 1), [on("c", "4")]);
+}
+
+#[test]
+fn pods_that_kube_scheduler_will_not_place_take_no_room() {
+    let mut snapshot = snapshot(&[node("a", json!({}))]);
+    let requests = json!([{"name": "main", "resources": {"requests": {"cpu": "4"}}}]);
+    snapshot.apply_pod(&pod("x", json!({"spec": {"schedulerName": "nobody", "containers": requests}})));
+    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"containers": requests}});
+    snapshot.apply_pod(&pod("y", deleted));
+    assert!(fit(&snapshot, &cpu_pod("p", "4")).fits());
+    snapshot.apply_pod(&pod("z", json!({"spec": {"containers": requests}})));
+    assert!(!fit(&snapshot, &cpu_pod("p", "1")).fits(), "but this one it will");
+}
+
+#[test]
+fn a_pod_that_may_wait_for_ever_makes_the_room_that_it_would_take_unknown() {
+    let mut snapshot = snapshot(&[node("a", json!({}))]);
+    let waits = |cpu: &str| {
+        json!({"spec": {
+            "containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}],
+            "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "unbound"}}],
+        }})
+    };
+    snapshot.apply_pod(&pod("x", waits("3")));
+    assert!(fit(&snapshot, &cpu_pod("p", "1")).fits());
+    let unknown = "unknown: pods that wait for a node and may take the room";
+    assert_eq!(fit(&snapshot, &cpu_pod("p", "2")).to_string(), unknown);
+    let verdict = fit(&snapshot, &cpu_pod("p", "5"));
+    assert_eq!(verdict.to_string(), "0 of 1 lower nodes (1 insufficient cpu)", "refused in any case");
+}
+
+#[test]
+fn any_number_of_different_pods_that_wait_is_bounded() {
+    let mut snapshot = snapshot(&[node("a", json!({"status": {"allocatable": {"pods": "100"}}}))]);
+    for number in 1..=MAX_WAITING_KINDS {
+        snapshot.apply_pod(&cpu_pod(&format!("x{number}"), &format!("{number}m")));
+    }
+    assert!(fit(&snapshot, &cpu_pod("p", "1")).fits());
+    snapshot.apply_pod(&cpu_pod("more", "900m"));
+    let unknown = "unknown: too many different pods that wait for a node";
+    assert_eq!(fit(&snapshot, &cpu_pod("p", "1")).to_string(), unknown);
+    assert!(matches!(fit(&snapshot, &cpu_pod("p", "5")), Verdict::Refused { .. }));
+}
+
+#[test]
+fn a_pod_for_which_room_is_being_made_will_take_it() {
+    let mut snapshot = snapshot(&[node("a", json!({})), node("b", json!({}))]);
+    snapshot.apply_pod(&bound(&cpu_pod("victim", "4"), "a"));
+    let preempts = json!({
+        "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]},
+        "status": {"nominatedNodeName": "a"},
+    });
+    snapshot.apply_pod(&pod("x", preempts));
+    assert!(fit(&snapshot, &cpu_pod("p", "4")).fits(), "b is left");
+    snapshot.remove_pod("victim");
+    let both = [cpu_pod("p", "4"), cpu_pod("q", "4")];
+    let verdicts = snapshot.fit(&Query { pods: &both, ..Query::default() });
+    assert_eq!(verdicts.iter().filter(|verdict| verdict.fits()).count(), 1);
+}
+
+#[test]
+fn an_update_that_only_says_that_a_node_is_alive_costs_nothing() {
+    let mut snapshot = three_nodes();
+    snapshot.apply_pod(&cpu_pod("waits", "1"));
+    fit(&snapshot, &cpu_pod("p", "1"));
+    snapshot.apply_node(&node("a", json!({"status": {"conditions": [
+        {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}})));
+    assert!(snapshot.has_waiting_placements(), "they are not computed again");
+    snapshot.apply_node(&node("a", json!({"spec": {"unschedulable": true}})));
+    assert!(!snapshot.has_waiting_placements());
 }

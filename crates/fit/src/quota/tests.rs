@@ -18,6 +18,14 @@ fn pod(requests: &Value, limits: &Value, spec: Value) -> Pod {
     serde_json::from_value(pod).unwrap()
 }
 
+fn check<'a>(quotas: impl IntoIterator<Item = &'a ResourceQuota>, pod: &Pod, held: &[&Pod]) -> Admission {
+    let mut quotas = NamespaceQuotas::new(quotas);
+    for held in held {
+        quotas.add(held);
+    }
+    quotas.check(pod)
+}
+
 fn plain(cpu: &str) -> Pod {
     pod(&json!({"cpu": cpu}), &Value::Null, json!({}))
 }

@@ -100,3 +100,38 @@ fn a_wrong_sum_is_found_counted_and_repaired() {
     assert_eq!(snapshot.repair(), 0);
     assert!(fit(&snapshot, &cpu_pod("p", "3")).fits());
 }
+
+#[test]
+fn the_usage_of_some_pods_is_told_apart_from_that_of_all_others() {
+    let mut snapshot = snapshot(&[node("a", json!({})), node("b", json!({}))]);
+    snapshot.apply_pod(&bound(&cpu_pod("mine", "1"), "a"));
+    snapshot.apply_pod(&bound(&cpu_pod("theirs", "2"), "a"));
+    snapshot.apply_pod(&bound(&cpu_pod("huge", "9E"), "b"));
+    snapshot.apply_pod(&bound(&cpu_pod("vast", "9E"), "b"));
+    snapshot.apply_pod(&cpu_pod("waits", "1"));
+    let usage = snapshot.usage(["mine", "huge", "waits", "nobody"]);
+    let amounts = |list: &ResourceList| (list["cpu"].to_string(), list["pods"].to_string());
+    assert_eq!(amounts(&usage["a"].own), ("1".to_owned(), "1".to_owned()));
+    assert_eq!(amounts(&usage["a"].others), ("2".to_owned(), "1".to_owned()));
+    assert_eq!(usage["b"].own, usage["b"].others, "however much it is");
+}
+
+#[test]
+fn made_up_resources_are_forgotten_with_their_pods() {
+    let mut snapshot = snapshot(&[node("a", json!({"status": {"allocatable": {"example.com/gpu": "1"}}}))]);
+    let known = snapshot.names.len();
+    for number in 0..50 {
+        let requests = json!({"requests": {format!("example.com/made-up-{number}"): "1"}});
+        let change = json!({"spec": {"containers": [{"name": "main", "resources": requests}]}});
+        let pod = pod(&format!("p{number}"), change);
+        let on_node = bound(&pod, "a");
+        snapshot.apply_pod(if number % 2 == 0 { &pod } else { &on_node });
+    }
+    assert_eq!((snapshot.repair(), snapshot.names.len()), (0, known + 50));
+    for number in 0..50 {
+        snapshot.remove_pod(&format!("p{number}"));
+    }
+    assert_eq!((snapshot.repair(), snapshot.names.len()), (0, known));
+    let gpu = json!({"spec": {"containers": [{"name": "main", "resources": {"requests": {"example.com/gpu": "1"}}}]}});
+    assert!(fit(&snapshot, &pod("p", gpu)).fits());
+}

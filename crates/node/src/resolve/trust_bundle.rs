@@ -20,7 +20,8 @@ pub(super) async fn read(client: &Client, key: &TrustBundleKey) -> Result<Vec<St
     };
     match found {
         Ok(bundles) => Ok(bundles.into_iter().map(|bundle| bundle.spec.trust_bundle).collect()),
-        Err(error) if error.kind == Kind::NotFound => Ok(Vec::new()),
+        // Also if the API server has no ClusterTrustBundles.
+        Err(error) if matches!(error.kind, Kind::NotFound | Kind::NotServed) => Ok(Vec::new()),
         Err(error) => Err(Error::new(read_error_kind(&error), "read ClusterTrustBundles").caused_by(error)),
     }
 }

@@ -95,6 +95,11 @@ pub trait CopiedObject: Object + Metadata<Ty = ObjectMeta> + Default {
         None
     }
 
+    /// The object as a claim, if it is one.
+    fn as_claim(&self) -> Option<&PersistentVolumeClaim> {
+        None
+    }
+
     /// Drops metadata that is not needed. The last applied configuration can be as large as the object.
     fn trim(&mut self) {
         let metadata = self.metadata_mut();
@@ -263,6 +268,10 @@ impl CopiedObject for PersistentVolumeClaim {
     fn volume(&self) -> Option<&str> {
         let bound = self.status.as_ref()?.phase.as_deref() == Some("Bound");
         self.spec.as_ref()?.volume_name.as_deref().filter(|name| bound && !name.is_empty())
+    }
+
+    fn as_claim(&self) -> Option<&PersistentVolumeClaim> {
+        Some(self)
     }
 
     fn source_claim(&self) -> Option<&str> {

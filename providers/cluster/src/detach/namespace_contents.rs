@@ -1,5 +1,7 @@
 //! Searches a namespace for objects of any kind that are not ours.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use vk_kube::{Client, Error, Kind};
 
@@ -18,6 +20,8 @@ struct ApiGroup {
     name: String,
     #[serde(rename = "preferredVersion")]
     preferred: GroupVersion,
+    #[serde(default)]
+    versions: Vec<GroupVersion>,
 }
 
 #[derive(Deserialize)]
@@ -65,6 +69,19 @@ struct ObjectName {
     name: String,
 }
 
+// === impl ApiGroup ===
+
+impl ApiGroup {
+    /// The name of the group, and the paths of its versions, the preferred one first.
+    fn into_paths(self) -> (String, Vec<String>) {
+        let preferred = self.preferred.group_version;
+        let others = self.versions.into_iter().map(|version| version.group_version);
+        let others: Vec<String> = others.filter(|version| *version != preferred).collect();
+        let all = std::iter::once(preferred).chain(others);
+        (self.name, all.map(|version| format!("/apis/{version}")).collect())
+    }
+}
+
 /// Why a namespace must stay; `None` if it contains nothing but `known` objects and those that every namespace has.
 pub(crate) async fn why_in_use(lower: &Client, namespace: &str, known: &[LowerObject]) -> Option<String> {
     match find_foreign_object(lower, namespace, known).await {
@@ -83,19 +100,16 @@ async fn find_foreign_object(
         move |error| (what, error)
     };
     let groups: ApiGroupList = lower.read("apis", "/apis").await.map_err(read("the API groups"))?;
-    let core = ("/api/v1".to_owned(), true);
+    let core = (String::new(), vec!["/api/v1".to_owned()]);
     // Metrics are not stored objects.
     let others = groups.groups.into_iter().filter(|group| group.name != "metrics.k8s.io");
-    let others = others.map(|group| (format!("/apis/{}", group.preferred.group_version), false));
-    for (path, is_core) in std::iter::once(core).chain(others) {
-        let resources: ApiResourceList = lower.read("apis", &path).await.map_err(read(&path))?;
-        for resource in resources.resources.into_iter().filter(is_listed) {
+    for (group, paths) in std::iter::once(core).chain(others.map(ApiGroup::into_paths)) {
+        let is_core = group.is_empty();
+        for (path, resource) in listed_resources(lower, &paths).await?.into_values() {
             let url = format!("{path}/namespaces/{namespace}/{}?limit={LIST_LIMIT}", resource.name);
             let listing: ObjectList = match lower.read(&resource.name, &url).await {
                 // Some advertised resources cannot be listed.
-                Err(error) if error.kind == Kind::NotFound || error.message.contains("not allowed") => {
-                    continue;
-                }
+                Err(error) if error.kind == Kind::MethodNotAllowed => continue,
                 answer => answer.map_err(read(&resource.name))?,
             };
             let foreign = listing.items.iter().flatten().find(|object| {
@@ -116,6 +130,22 @@ async fn find_foreign_object(
         }
     }
     Ok(None)
+}
+
+/// The resources of a group that can be listed, each in the first version that has it: the preferred version need not have them all.
+async fn listed_resources(
+    lower: &Client,
+    paths: &[String],
+) -> Result<BTreeMap<String, (String, ApiResource)>, (String, Error)> {
+    let mut found = BTreeMap::new();
+    for path in paths {
+        let answer = lower.read("apis", path).await;
+        let resources: ApiResourceList = answer.map_err(|error| (path.clone(), error))?;
+        for resource in resources.resources.into_iter().filter(is_listed) {
+            found.entry(resource.name.clone()).or_insert_with(|| (path.clone(), resource));
+        }
+    }
+    Ok(found)
 }
 
 fn is_listed(resource: &ApiResource) -> bool {

@@ -106,17 +106,23 @@ fn handle<K: CopiedObject>(inner: &Inner, scope: Option<&String>, change: WatchE
             let Some(key) = key(&object) else { return };
             let found = observe(&object, &any_node);
             events.push(Event::LowerSeen(copy_key(K::COPY_KIND, &key), found.clone()));
+            if let Some(claim) = object.as_claim() {
+                inner.mirrors.write().snapshot.apply_claim(claim);
+            }
             mirror.upsert(key, found);
         }
         WatchEvent::Deleted(object) => {
             let Some(key) = key(&object) else { return };
             let version = observe(&object, &any_node).version;
             events.push(Event::LowerDeleted(copy_key(K::COPY_KIND, &key), version));
+            remove_claim(inner, K::COPY_KIND, &key);
             mirror.remove(&key);
         }
         WatchEvent::Listed => {
-            let gone = mirror.finish_listing().into_iter();
-            events.extend(gone.map(|(key, _)| Event::LowerMissing(copy_key(K::COPY_KIND, &key))));
+            for (key, _) in mirror.finish_listing() {
+                remove_claim(inner, K::COPY_KIND, &key);
+                events.push(Event::LowerMissing(copy_key(K::COPY_KIND, &key)));
+            }
             events.push(Event::Listed(K::COPY_KIND, scope.cloned()));
         }
         WatchEvent::Error(error) => mirror.record_error(error),
@@ -126,6 +132,12 @@ fn handle<K: CopiedObject>(inner: &Inner, scope: Option<&String>, change: WatchE
         for event in &events {
             listener.copy_event(event.clone());
         }
+    }
+}
+
+fn remove_claim(inner: &Inner, kind: Kind, (namespace, name): &ObjectKey) {
+    if kind == Kind::Claim {
+        inner.mirrors.write().snapshot.remove_claim(namespace, name);
     }
 }
 

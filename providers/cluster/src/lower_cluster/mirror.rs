@@ -2,11 +2,12 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    hash::Hash,
     time::Duration,
 };
 
 use tokio::time::Instant;
-use vk_kube::Error;
+use vk_kube::{Error, Kind};
 
 /// Errors that are closer than this belong to one period, and a period that lasts this long means that the watch is broken.
 const ERROR_PERIOD: Duration = Duration::from_secs(30);
@@ -18,10 +19,10 @@ pub(crate) type ObjectKey = (String, String);
 
 /// The objects of one watch.
 #[derive(Debug)]
-pub(super) struct Mirror<V> {
-    objects: HashMap<ObjectKey, V>,
+pub(super) struct Mirror<V, K = ObjectKey> {
+    objects: HashMap<K, V>,
     /// The keys seen by a list in progress.
-    listing: Option<HashSet<ObjectKey>>,
+    listing: Option<HashSet<K>>,
     sync_state: SyncState,
     /// The first and the last error of the current period.
     error_period: Option<(Instant, Instant)>,
@@ -41,19 +42,19 @@ pub(super) enum SyncState {
 
 // === impl Mirror ===
 
-impl<V> Default for Mirror<V> {
+impl<V, K> Default for Mirror<V, K> {
     fn default() -> Self {
         Self { objects: HashMap::new(), listing: None, sync_state: SyncState::default(), error_period: None }
     }
 }
 
-impl<V> Mirror<V> {
+impl<V, K: Clone + Eq + Hash> Mirror<V, K> {
     pub(super) fn begin_listing(&mut self) {
         self.listing = Some(HashSet::new());
     }
 
     /// Returns the previous value.
-    pub(super) fn upsert(&mut self, key: ObjectKey, value: V) -> Option<V> {
+    pub(super) fn upsert(&mut self, key: K, value: V) -> Option<V> {
         self.error_period = None;
         if let Some(listing) = &mut self.listing {
             listing.insert(key.clone());
@@ -61,7 +62,7 @@ impl<V> Mirror<V> {
         self.objects.insert(key, value)
     }
 
-    pub(super) fn remove(&mut self, key: &ObjectKey) -> Option<V> {
+    pub(super) fn remove(&mut self, key: &K) -> Option<V> {
         self.error_period = None;
         if let Some(listing) = &mut self.listing {
             listing.remove(key);
@@ -70,11 +71,10 @@ impl<V> Mirror<V> {
     }
 
     /// Ends a list. Returns the objects that were not part of it and are gone.
-    pub(super) fn finish_listing(&mut self) -> Vec<(ObjectKey, V)> {
+    pub(super) fn finish_listing(&mut self) -> Vec<(K, V)> {
         (self.sync_state, self.error_period) = (SyncState::Synced, None);
         let Some(listing) = self.listing.take() else { return Vec::new() };
-        let gone: Vec<ObjectKey> =
-            self.objects.keys().filter(|key| !listing.contains(*key)).cloned().collect();
+        let gone: Vec<K> = self.objects.keys().filter(|key| !listing.contains(*key)).cloned().collect();
         gone.iter().filter_map(|key| self.objects.remove_entry(key)).collect()
     }
 
@@ -105,11 +105,16 @@ impl<V> Mirror<V> {
         self.sync_state == SyncState::Synced
     }
 
+    /// Whether the objects cannot be read.
+    pub(super) fn is_forbidden(&self) -> bool {
+        matches!(&self.sync_state, SyncState::Failed(error) if error.kind == Kind::Forbidden)
+    }
+
     pub(super) fn is_listing(&self) -> bool {
         self.listing.is_some()
     }
 
-    pub(super) fn get(&self, key: &ObjectKey) -> Option<&V> {
+    pub(super) fn get(&self, key: &K) -> Option<&V> {
         self.objects.get(key)
     }
 
@@ -117,11 +122,11 @@ impl<V> Mirror<V> {
         self.objects.values()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ObjectKey, &V)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         self.objects.iter()
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = &ObjectKey> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = &K> {
         self.objects.keys()
     }
 }

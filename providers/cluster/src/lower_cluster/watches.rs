@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    hash::Hash,
     pin::pin,
     sync::{Arc, Weak},
     time::Duration,
@@ -23,11 +24,8 @@ use vk_kube::{
 };
 use vk_supervisor::{Supervisor, task};
 
-use super::{Inner, LowerCluster, Mirror, ObjectKey, version_audit};
-use crate::{
-    names::{ORIGIN, OwnerId},
-    node::PodRequests,
-};
+use super::{Inner, LowerCluster, Mirror, ObjectKey, snapshot, version_audit};
+use crate::names::ORIGIN;
 
 const SCHEDULING: &str = "scheduling.k8s.io";
 const NODE: &str = "node.k8s.io";
@@ -35,13 +33,13 @@ const NODE: &str = "node.k8s.io";
 const ACCESS_CHECK_INTERVAL: Duration = Duration::from_mins(5);
 
 /// The effect of a watch event on a mirror.
-enum MirrorChange<V> {
+pub(super) enum MirrorChange<V, K = ObjectKey> {
     /// No visible change.
     None,
     /// An object was added or changed.
     Upserted,
     /// A list is complete. The values are the objects that are gone.
-    Listed(Vec<(ObjectKey, V)>),
+    Listed(Vec<(K, V)>),
     /// An object was deleted.
     Deleted,
 }
@@ -78,14 +76,6 @@ pub(super) fn start(lower: &LowerCluster) {
         watch.audit = Some((version_audit::PERIOD, lagging));
         watch.spawn(lower, supervisor, move |inner, change| handle_own_pod(inner, number, change));
     }
-    // Excludes our own pods, which the watches above report.
-    let others = Selector { labels: Some(format!("{ORIGIN}!={}", lower.0.origin)), fields: None };
-    let pods: Objects<Slim<Pod>> = Objects::all(client());
-    MirrorWatch::new("foreign pods", pods, others, Some(list_permission("", "pods"))).spawn(
-        lower,
-        supervisor,
-        handle_foreign_pod,
-    );
     let nodes: Objects<Slim<Node>> = Objects::all(client());
     let permission = Some(list_permission("", "nodes"));
     let mut watch = MirrorWatch::new("lower nodes", nodes, Selector::default(), permission);
@@ -107,10 +97,11 @@ pub(super) fn start(lower: &LowerCluster) {
         supervisor,
         handle_runtime_class,
     );
+    snapshot::start(lower);
 }
 
 /// The permission to list a resource in all namespaces. It is assumed to include watching.
-fn list_permission(group: &str, resource: &str) -> AccessCheck {
+pub(super) fn list_permission(group: &str, resource: &str) -> AccessCheck {
     let (group, resource) = (group.to_owned(), resource.to_owned());
     AccessCheck { verb: "list".to_owned(), group, resource, ..AccessCheck::default() }
 }
@@ -201,11 +192,19 @@ impl<K: Object> MirrorWatch<K> {
 
 fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
     let (mut now, mut last) = (None, None);
-    let mut mirrors = inner.mirrors.write();
+    let mut guard = inner.mirrors.write();
+    let mirrors = &mut *guard;
+    let mut usage_changed = false;
     let change = match change {
         WatchEvent::Applied(Slim(mut pod)) => {
             let key = key(&pod.metadata);
             mirrors.references.set(&key, &pod);
+            // Another pod of the same name, if the deletion of the first was not seen.
+            let known = mirrors.ours[scope].get(&key).and_then(|known| known.metadata.uid.as_deref());
+            if let Some(known) = known.filter(|known| Some(*known) != pod.metadata.uid.as_deref()) {
+                usage_changed |= mirrors.snapshot.remove_pod(known);
+            }
+            usage_changed |= mirrors.snapshot.apply_pod(&pod);
             strip(&mut pod);
             let pod = Arc::new(pod);
             now = Some(Arc::clone(&pod));
@@ -215,6 +214,7 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
         WatchEvent::Deleted(Slim(pod)) => {
             let key = key(&pod.metadata);
             mirrors.references.remove(&key);
+            usage_changed |= mirrors.snapshot.remove_pod(pod.metadata.uid.as_deref().unwrap_or_default());
             let pod = Arc::new(pod);
             last = Some(Arc::clone(&pod));
             WatchEvent::Deleted((key, pod))
@@ -225,11 +225,13 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
     };
     let change_kind = apply(&mut mirrors.ours[scope], change);
     if let MirrorChange::Listed(gone) = &change_kind {
-        for (key, _) in gone {
+        usage_changed = true;
+        for (key, pod) in gone {
             mirrors.references.remove(key);
+            mirrors.snapshot.remove_pod(pod.metadata.uid.as_deref().unwrap_or_default());
         }
     }
-    drop(mirrors);
+    drop(guard);
     match change_kind {
         MirrorChange::None => {}
         MirrorChange::Upserted => {
@@ -246,8 +248,10 @@ fn handle_own_pod(inner: &Inner, scope: usize, change: WatchEvent<Slim<Pod>>) {
             for (_, pod) in &gone {
                 inner.notify(|listener| listener.pod_changed(pod, true));
             }
-            inner.notify(|listener| listener.capacity_changed());
         }
+    }
+    if usage_changed {
+        inner.notify(|listener| listener.capacity_changed());
     }
 }
 
@@ -275,28 +279,33 @@ fn strip(pod: &mut Pod) {
     spec.security_context = None;
 }
 
-fn handle_foreign_pod(inner: &Inner, change: WatchEvent<Slim<Pod>>) {
-    let no_node = OwnerId { origin: inner.origin.clone(), node: String::new() };
-    let change = change.map(|Slim(pod)| (key(&pod.metadata), PodRequests::of(&pod, &no_node)));
-    update_capacity(inner, |inner| apply(&mut inner.mirrors.write().foreign, change));
-}
-
 fn handle_node(inner: &Inner, change: WatchEvent<Slim<Node>>) {
-    let change = change.map(mirrored_node);
-    update_capacity(inner, |inner| apply(&mut inner.mirrors.write().nodes, change));
+    let mut guard = inner.mirrors.write();
+    let mirrors = &mut *guard;
+    match &change {
+        WatchEvent::Applied(Slim(node)) => mirrors.snapshot.apply_node(node),
+        WatchEvent::Deleted(Slim(node)) => mirrors.snapshot.remove_node(&key(&node.metadata).1),
+        _ => {}
+    }
+    let change = apply(&mut mirrors.nodes, change.map(mirrored_node));
+    if let MirrorChange::Listed(gone) = &change {
+        for ((_, name), _) in gone {
+            mirrors.snapshot.remove_node(name);
+        }
+    }
+    drop(guard);
+    if !matches!(change, MirrorChange::None) {
+        inner.notify(|listener| listener.capacity_changed());
+    }
 }
 
 /// Replaces what is known about a node by what was read from the API server.
 pub(super) fn replace_node(inner: &Inner, name: &str, found: Option<Slim<Node>>) {
-    update_capacity(inner, |inner| {
-        let nodes = &mut inner.mirrors.write().nodes;
-        match found {
-            Some(found) => apply(nodes, WatchEvent::Applied(mirrored_node(found))),
-            None => nodes
-                .remove(&(String::new(), name.to_owned()))
-                .map_or(MirrorChange::None, |_| MirrorChange::Deleted),
-        }
-    });
+    let gone = || {
+        let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
+        WatchEvent::Deleted(Slim(Node { metadata, ..Node::default() }))
+    };
+    handle_node(inner, found.map_or_else(gone, WatchEvent::Applied));
 }
 
 fn mirrored_node(Slim(mut node): Slim<Node>) -> (ObjectKey, Arc<Node>) {
@@ -317,14 +326,10 @@ fn handle_runtime_class(inner: &Inner, change: WatchEvent<RuntimeClass>) {
     apply(&mut inner.mirrors.write().runtime_classes, change);
 }
 
-/// Applies a change that the resources of virtual nodes depend on.
-fn update_capacity<V>(inner: &Inner, change: impl FnOnce(&Inner) -> MirrorChange<V>) {
-    if !matches!(change(inner), MirrorChange::None) {
-        inner.notify(|listener| listener.capacity_changed());
-    }
-}
-
-fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: WatchEvent<(ObjectKey, V)>) -> MirrorChange<V> {
+pub(super) fn apply<V: PartialEq, K: Clone + Eq + Hash>(
+    mirror: &mut Mirror<V, K>,
+    change: WatchEvent<(K, V)>,
+) -> MirrorChange<V, K> {
     match change {
         WatchEvent::Restarted => {
             mirror.begin_listing();
@@ -346,7 +351,7 @@ fn apply<V: PartialEq>(mirror: &mut Mirror<V>, change: WatchEvent<(ObjectKey, V)
     }
 }
 
-fn key(metadata: &ObjectMeta) -> ObjectKey {
+pub(super) fn key(metadata: &ObjectMeta) -> ObjectKey {
     (metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
 }
 

@@ -1,11 +1,26 @@
 mod properties;
 
+use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
+use vk_fit::Snapshot;
 
 use super::*;
-use crate::names;
+use crate::names::{self, OwnerId};
 
-pub(super) fn owner() -> OwnerId {
+/// A pod of the lower cluster, and whether it is of this virtual node.
+#[derive(Clone, Debug)]
+pub(super) struct LowerPod {
+    pub(super) pod: Pod,
+    pub(super) own: bool,
+}
+
+impl LowerPod {
+    fn of(pod: Pod) -> Self {
+        Self { own: owner().owns(&pod.metadata), pod }
+    }
+}
+
+fn owner() -> OwnerId {
     OwnerId { origin: "upper".to_owned(), node: "vk-node".to_owned() }
 }
 
@@ -50,23 +65,39 @@ fn pod(on: &str, requests: Value) -> Pod {
     .unwrap()
 }
 
-pub(super) fn foreign(on: &str, requests: Value) -> PodRequests {
-    PodRequests::of(&pod(on, requests), &owner())
+pub(super) fn foreign(on: &str, requests: Value) -> LowerPod {
+    LowerPod::of(pod(on, requests))
 }
 
-fn own(on: &str, requests: Value) -> PodRequests {
+fn own(on: &str, requests: Value) -> LowerPod {
     let mut pod = pod(on, requests);
     let labels = [(names::ORIGIN, "upper"), (names::NODE, "vk-node")];
     pod.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-    PodRequests::of(&pod, &owner())
+    LowerPod::of(pod)
 }
 
 fn amounts(value: Value) -> ResourceList {
     serde_json::from_value(value).unwrap()
 }
 
-pub(super) fn all(nodes: &[Node], pods: &[PodRequests]) -> VirtualResources {
-    aggregate(nodes, pods, &NodeShare::default())
+pub(super) fn all(nodes: &[Node], pods: &[LowerPod]) -> VirtualResources {
+    offered(nodes, pods, &NodeShare::default())
+}
+
+/// What a virtual node offers of a lower cluster with these nodes and pods.
+pub(super) fn offered(nodes: &[Node], pods: &[LowerPod], share: &NodeShare) -> VirtualResources {
+    let mut snapshot = Snapshot::default();
+    for node in nodes {
+        snapshot.apply_node(node);
+    }
+    let mut own = Vec::new();
+    for (number, LowerPod { pod, own: is_own }) in pods.iter().enumerate() {
+        let mut pod = pod.clone();
+        pod.metadata.uid = Some(number.to_string());
+        snapshot.apply_pod(&pod);
+        own.extend(is_own.then(|| number.to_string()));
+    }
+    aggregate(nodes, &snapshot.usage(own.iter().map(String::as_str)), share)
 }
 
 #[test]
@@ -158,7 +189,7 @@ fn liqo_3137_ended_pods_use_nothing() {
     for (phase, left) in [("Succeeded", 4), ("Failed", 4), ("Running", 3), ("Pending", 3), ("Unknown", 3)] {
         let mut pod = pod("a", json!({"cpu": "1"}));
         pod.status.as_mut().unwrap().phase = Some(phase.to_owned());
-        let sum = all(&[usual("a")], &[PodRequests::of(&pod, &owner())]);
+        let sum = all(&[usual("a")], &[LowerPod::of(pod)]);
         assert_eq!(sum.allocatable["cpu"], Quantity::units(left), "{phase}");
     }
 }
@@ -175,37 +206,9 @@ fn pods_of_other_virtual_nodes_and_upper_clusters_are_subtracted() {
         let mut pod = pod("a", json!({"cpu": "1"}));
         let labels = [(names::ORIGIN, origin), (names::NODE, node), (names::VIRTUAL_POD, "true")];
         pod.metadata.labels = Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into());
-        let sum = all(&[usual("a")], &[PodRequests::of(&pod, &owner())]);
+        let sum = all(&[usual("a")], &[LowerPod::of(pod)]);
         assert_eq!(sum.allocatable["cpu"], Quantity::units(3), "{origin} {node}");
     }
-}
-
-#[test]
-fn requests_are_those_that_the_scheduler_counts() {
-    let claim = |spec: Value| {
-        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": spec})).unwrap();
-        PodRequests::of(&pod, &owner()).requests
-    };
-    let asks = |cpu: &str| json!({"requests": {"cpu": cpu}});
-    let with_sidecar = json!({
-        "initContainers": [
-            {"name": "proxy", "restartPolicy": "Always", "resources": asks("100m")},
-            {"name": "migrate", "resources": asks("2")},
-        ],
-        "containers": [{"name": "c", "resources": asks("1")}, {"name": "d", "resources": asks("500m")}],
-        "overhead": {"cpu": "50m"},
-    });
-    assert_eq!(
-        claim(with_sidecar),
-        amounts(json!({"cpu": "2150m"})),
-        "the step beside the sidecar is the most"
-    );
-    let as_a_whole = json!({
-        "resources": {"requests": {"cpu": "3", "memory": "1Gi"}},
-        "containers": [{"name": "c", "resources": {"requests": {"cpu": "1", "example.com/gpu": "1"}}}],
-    });
-    let whole = amounts(json!({"cpu": "3", "memory": "1Gi", "example.com/gpu": "1"}));
-    assert_eq!(claim(as_a_whole), whole, "what the pod says as a whole goes before");
 }
 
 #[test]
@@ -298,10 +301,10 @@ fn a_percentage_is_offered_up_to_the_cap() {
     let nodes = [usual("a"), node("b", json!({"cpu": "3", "memory": "1Gi", "pods": "11"}))];
     let pods = [foreign("a", json!({"cpu": "1"}))];
     let half = NodeShare { percent: 50, ..NodeShare::default() };
-    let sum_of = |share: &NodeShare| aggregate(&nodes, &pods, share);
-    let offered = sum_of(&half);
-    assert_eq!(offered.capacity, amounts(json!({"cpu": "3500m", "memory": "8704Mi", "pods": "60"})));
-    assert_eq!(offered.allocatable, amounts(json!({"cpu": "2500m", "memory": "8704Mi", "pods": "59"})));
+    let sum_of = |share: &NodeShare| offered(&nodes, &pods, share);
+    let part = sum_of(&half);
+    assert_eq!(part.capacity, amounts(json!({"cpu": "3500m", "memory": "8704Mi", "pods": "60"})));
+    assert_eq!(part.allocatable, amounts(json!({"cpu": "2500m", "memory": "8704Mi", "pods": "59"})));
     let cap = amounts(json!({"cpu": "2", "pods": "59500m", "example.com/gpu": "1"}));
     let capped = sum_of(&NodeShare { cap, ..half });
     assert_eq!(capped.capacity, amounts(json!({"cpu": "2", "memory": "8704Mi", "pods": "59"})));

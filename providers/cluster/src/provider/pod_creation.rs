@@ -151,6 +151,7 @@ impl VirtualNode {
     ) -> Result<CreateOutcome> {
         let translated = translate(upper, &self.owner, &self.settings.policy, &self.lower.classes())
             .map_err(|rejection| Error::invalid(rejection.0))?;
+        self.records.lock().set_planned(pod, Arc::new(translated.pod.clone()));
         let session = self.session()?;
         if let Err(error) = session.copier.ensure(pod, self.needs(upper)).await {
             if matches!(error.kind(), Kind::Unresolved(_)) {
@@ -185,6 +186,7 @@ impl VirtualNode {
                 let never =
                     upper.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref()) == Some("Never");
                 if !never {
+                    self.records.lock().clear_planned(pod);
                     return Err(Error::new(Kind::Denied, why));
                 }
                 self.warn(pod, "LowerAdmissionRejected", why.clone());

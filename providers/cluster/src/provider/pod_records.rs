@@ -1,6 +1,10 @@
 //! What the provider remembers of pods. Nothing of it is needed after a restart.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::Instant;
@@ -23,6 +27,8 @@ pub(super) struct PodRecord {
     pub(super) upper: Option<Arc<Pod>>,
     /// Deletion was requested.
     pub(super) stopping: bool,
+    /// The lower pod that is to be created, until it is.
+    planned: Option<Arc<Pod>>,
     /// The lower pod as created, and when, until the watch reports it.
     created: Option<(Instant, Arc<Pod>)>,
     /// The last state of a deleted lower pod.
@@ -53,14 +59,37 @@ impl PodRecords {
         known.upper.replace(Arc::clone(upper)).is_none()
     }
 
+    pub(super) fn set_planned(&mut self, pod: &PodRef, lower: Arc<Pod>) {
+        self.pods.entry(Arc::clone(&pod.uid)).or_default().planned = Some(lower);
+    }
+
+    /// The lower cluster does not take the pod: it is not waited for.
+    pub(super) fn clear_planned(&mut self, pod: &PodRef) {
+        if let Some(known) = self.pods.get_mut(&pod.uid) {
+            known.planned = None;
+        }
+    }
+
+    /// The lower pods that the watch has not reported yet, by the UIDs of their upper pods.
+    pub(super) fn expected(&self) -> BTreeMap<Arc<str>, Arc<Pod>> {
+        let expected = |(uid, known): (&Arc<str>, &PodRecord)| {
+            let created = known.created.as_ref().map(|(_, lower)| lower);
+            let lower = created.or(known.planned.as_ref()).filter(|_| !known.stopping)?;
+            Some((Arc::clone(uid), Arc::clone(lower)))
+        };
+        self.pods.iter().filter_map(expected).collect()
+    }
+
     pub(super) fn set_created(&mut self, pod: &PodRef, lower: Arc<Pod>) {
         let known = self.pods.entry(Arc::clone(&pod.uid)).or_default();
         known.lower_uid.clone_from(&lower.metadata.uid);
-        (known.created, known.last, known.rejected) = (Some((Instant::now(), lower)), None, None);
+        (known.planned, known.last, known.rejected) = (None, None, None);
+        known.created = Some((Instant::now(), lower));
     }
 
     pub(super) fn set_rejected(&mut self, pod: &PodRef, why: String) {
-        self.pods.entry(Arc::clone(&pod.uid)).or_default().rejected = Some(why);
+        let known = self.pods.entry(Arc::clone(&pod.uid)).or_default();
+        (known.planned, known.rejected) = (None, Some(why));
     }
 
     pub(super) fn set_stopping(&mut self, pod: &PodRef) {
@@ -71,7 +100,7 @@ impl PodRecords {
     pub(super) fn observe(&mut self, pod: &PodRef, lower: &Arc<Pod>, gone: bool) -> bool {
         // Pods that the core has not passed to us are not remembered: nobody asks for them after their deletion.
         let Some(known) = self.pods.get_mut(&pod.uid) else { return false };
-        known.created = None;
+        (known.planned, known.created) = (None, None);
         known.lower_uid.clone_from(&lower.metadata.uid);
         known.last = gone.then(|| Arc::clone(lower));
         gone && known.stopping

@@ -7,6 +7,9 @@ use k8s_openapi::api::core::v1::{
 
 use super::truncate::{MAX_MESSAGE, MAX_NAME, MAX_REASON, truncate, truncate_optional};
 
+/// The reason of containers whose pod does not fit on any lower node now.
+const LOWER_UNSCHEDULABLE: &str = "LowerUnschedulable";
+
 /// The parts of an upper container that limit its status.
 struct UpperContainer<'a> {
     name: &'a str,
@@ -58,12 +61,14 @@ pub(super) fn fill_in(below: &PodStatus, upper: &Pod, replaced: i32, status: &mu
     let had_init = there.init_container_statuses.as_deref();
     // Otherwise the core would keep the statuses of the earlier lower pod, running and ready (Admiralty 7).
     if has_no_statuses(below) && !super::is_terminal(below) && !super::is_terminal(there) {
-        let why = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+        let usual = if init.is_empty() { "ContainerCreating" } else { "PodInitializing" };
+        let why = ContainerStateWaiting { reason: Some(usual.to_owned()), message: None };
+        let why = unschedulable(below).unwrap_or(why);
         let wait = |containers: &[UpperContainer<'_>], had: Option<&[ContainerStatus]>| {
             some(
                 containers
                     .iter()
-                    .map(|container| container.waiting(find(had, container.name), why))
+                    .map(|container| container.waiting(find(had, container.name), &why))
                     .collect(),
             )
         };
@@ -73,6 +78,17 @@ pub(super) fn fill_in(below: &PodStatus, upper: &Pod, replaced: i32, status: &mu
     }
     status.container_statuses = list(&regular, below.container_statuses.as_deref(), had);
     status.init_container_statuses = list(&init, below.init_container_statuses.as_deref(), had_init);
+}
+
+/// Why the containers wait, if the lower scheduler finds no node for them.
+fn unschedulable(below: &PodStatus) -> Option<ContainerStateWaiting> {
+    let conditions = below.conditions.as_deref().unwrap_or_default();
+    let scheduled = conditions.iter().find(|condition| condition.type_ == "PodScheduled")?;
+    let waits = scheduled.status == "False" && scheduled.reason.as_deref() == Some("Unschedulable");
+    waits.then(|| ContainerStateWaiting {
+        reason: Some(LOWER_UNSCHEDULABLE.to_owned()),
+        message: truncate_optional(scheduled.message.as_ref(), MAX_MESSAGE),
+    })
 }
 
 fn some(all: Vec<ContainerStatus>) -> Option<Vec<ContainerStatus>> {
@@ -130,14 +146,13 @@ impl<'a> UpperContainer<'a> {
     }
 
     /// The status of a container between two lower pods.
-    fn waiting(&self, had: Option<&ContainerStatus>, why: &str) -> ContainerStatus {
-        let waiting = ContainerStateWaiting { reason: Some(why.to_owned()), message: None };
+    fn waiting(&self, had: Option<&ContainerStatus>, why: &ContainerStateWaiting) -> ContainerStatus {
         ContainerStatus {
             name: self.name.to_owned(),
             image: self.image.to_owned(),
             started: Some(false),
             restart_count: self.restarts(0, had),
-            state: Some(ContainerState { waiting: Some(waiting), ..ContainerState::default() }),
+            state: Some(ContainerState { waiting: Some(why.clone()), ..ContainerState::default() }),
             ..ContainerStatus::default()
         }
     }

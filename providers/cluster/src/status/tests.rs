@@ -238,6 +238,13 @@ fn the_lower_scheduler_has_a_condition_of_its_own() {
         scheduling(&waiting).unwrap().last_transition_time
     );
     assert!(scheduling(&waiting).unwrap().last_transition_time.is_some(), "since when it waits");
+    let containers = status.container_statuses.unwrap();
+    let why = containers[0].state.as_ref().unwrap().waiting.as_ref().unwrap();
+    assert_eq!(
+        (why.reason.as_deref(), why.message.as_deref()),
+        (Some("LowerUnschedulable"), Some("0/3 nodes are available")),
+        "kubectl shows it"
+    );
 
     let there = json!({"phase": "Pending", "conditions": status.conditions});
     let found =

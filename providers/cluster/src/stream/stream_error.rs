@@ -24,14 +24,15 @@ pub(super) fn to_provider_error(doing: &str, error: vk_kube::Error) -> Error {
 fn kind(error: &vk_kube::Error) -> Kind {
     let says = |words: &[&str]| words.iter().any(|words| error.message.contains(words));
     match error.kind {
-        Lower::NotFound => Kind::NotFound,
+        // Kubelets answer without a Status.
+        Lower::NotFound | Lower::NotServed => Kind::NotFound,
         Lower::AlreadyExists => Kind::AlreadyExists,
         Lower::Unauthorized | Lower::Forbidden => Kind::Denied,
         Lower::Throttled => Kind::Throttled { after: error.retry_after },
         // Some kubelet errors carry the status code of the API server that proxied the request.
         Lower::Invalid | Lower::Server if says(&ABSENT) => Kind::NotFound,
         Lower::Invalid if says(&NOT_RUNNING) => Kind::Unavailable,
-        Lower::Invalid => Kind::Invalid,
+        Lower::Invalid | Lower::MethodNotAllowed => Kind::Invalid,
         Lower::Conflict
         | Lower::Replaced
         | Lower::Expired

@@ -57,6 +57,7 @@ fn begin(
         origin: owner.origin.clone(),
         cluster: None,
         namespaces: NamespaceMapping::Suffix("-below".to_owned()),
+        autoscales: false,
         supervisor: supervisor.clone(),
     });
     let copier = Copier::new(CopierOptions {

@@ -112,6 +112,7 @@ fn begin(
             origin: "o".to_owned(),
             cluster: None,
             namespaces: namespaces.clone(),
+            autoscales: false,
             supervisor: supervisor.clone(),
         }),
         owner: OwnerId { origin: "o".to_owned(), node: "vk".to_owned() },

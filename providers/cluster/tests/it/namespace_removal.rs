@@ -82,6 +82,7 @@ impl CopierFixture {
                 origin: owner().origin,
                 cluster: None,
                 namespaces: NamespaceMapping::Same,
+                autoscales: false,
                 supervisor: supervisor.clone(),
             }),
             owner: owner(),

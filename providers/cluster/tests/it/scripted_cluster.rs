@@ -34,6 +34,9 @@ use crate::fake_api_server::{
     DEADLINE, FakeApiServer, RecordedRequest, ScriptedAnswer, json as answer, status,
 };
 
+/// Stands for the pods of others in [`ScriptedCluster::watched`].
+pub(crate) const FOREIGN_PODS: &str = "foreign pods";
+
 /// What the API server answers.
 #[derive(Default)]
 pub(crate) struct ScriptedCluster {
@@ -90,7 +93,12 @@ pub(crate) fn bundle(pod: Value) -> PodBundle {
 
 impl ScriptedNode {
     /// Starts the virtual node and waits until its watches have listed.
-    pub(crate) async fn start(mut cluster: ScriptedCluster) -> Self {
+    pub(crate) async fn start(cluster: ScriptedCluster) -> Self {
+        Self::start_with(cluster, Settings::default()).await
+    }
+
+    /// Starts a virtual node with these settings.
+    pub(crate) async fn start_with(mut cluster: ScriptedCluster, settings: Settings) -> Self {
         let owner_map = json!({"metadata": {"namespace": "web", "name": owner_config_map::name(&owner()), "uid": "o1",
             "labels": {ORIGIN: "upper", NODE: "vk"}}});
         let path = format!("/api/v1/namespaces/web/configmaps/{}", owner_config_map::name(&owner()));
@@ -115,6 +123,7 @@ impl ScriptedNode {
             origin: owner().origin,
             cluster: None,
             namespaces: NamespaceMapping::Same,
+            autoscales: settings.autoscales,
             supervisor: supervisor.clone(),
         });
         let provider = ClusterProvider::new(ClusterProviderOptions {
@@ -122,7 +131,7 @@ impl ScriptedNode {
             upper_watches: Arc::new(UpperWatches::new(&server.client, &supervisor)),
             lower: lower.clone(),
             owner: owner(),
-            settings: Settings::default(),
+            settings,
             clock: Clock::system(),
             supervisor: supervisor.clone(),
         });
@@ -217,8 +226,8 @@ impl ScriptedCluster {
     fn watch(&self, request: &RecordedRequest) -> ScriptedAnswer {
         let resource = request.path.rsplit('/').next().unwrap_or_default();
         // Pods of others have a selector of their own.
-        let foreign = request.query.contains("%21%3D");
-        let objects = self.watched.get(resource).into_iter().flatten().filter(|_| !foreign);
+        let resource = if request.query.contains("%21%3D") { FOREIGN_PODS } else { resource };
+        let objects = self.watched.get(resource).into_iter().flatten();
         let added = objects.map(|object| json!({"type": "ADDED", "object": object}));
         let end = json!({"type": "BOOKMARK", "object": {"apiVersion": "v1", "kind": "Pod", "metadata": {
             "resourceVersion": "8", "annotations": {"k8s.io/initial-events-end": "true"}}}});

@@ -261,6 +261,7 @@ async fn a_larger_request_is_copied_and_its_progress_reported() {
             origin: fixture.owner.origin.clone(),
             cluster: None,
             namespaces: NamespaceMapping::Suffix("-below".to_owned()),
+            autoscales: false,
             supervisor: fixture.supervisor.clone(),
         }),
         owner: fixture.owner.clone(),

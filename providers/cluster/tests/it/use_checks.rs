@@ -64,6 +64,7 @@ impl LeftCopies {
             origin: "upper".to_owned(),
             cluster: None,
             namespaces: NamespaceMapping::Same,
+            autoscales: false,
             supervisor: supervisor.clone(),
         });
         let start = |number: usize| {

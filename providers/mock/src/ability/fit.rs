@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
 
-use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Pod, PodSpec};
+use k8s_openapi::{
+    api::core::v1::{Node, NodeCondition, NodeStatus, Pod, PodSpec},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use vk_fit::{Query, Snapshot};
@@ -91,14 +94,15 @@ impl LowerNodes {
         state.apply_nodes();
     }
 
-    /// Puts a pod on the emptiest lower node, or on the first one if it fits nowhere.
+    /// Puts a pod on the emptiest lower node, or on the one that lacks the least if it fits nowhere.
     pub(crate) fn add(&self, pod: &Pod) {
         let mut state = self.0.lock();
         let mut pod = lower_pod(pod);
         if let Some(uid) = &pod.metadata.uid {
             state.snapshot.remove_pod(uid);
         }
-        let node = state.snapshot.best_node(&pod).map_or_else(|| node_name(0), str::to_owned);
+        let best = state.snapshot.best_nodes(&Query::default(), &pod, 1).pop();
+        let node = best.map_or_else(|| node_name(0), |(name, _)| name);
         pod.spec.get_or_insert_default().node_name = Some(node);
         state.snapshot.apply_pod(&pod);
     }
@@ -164,7 +168,12 @@ impl Fit for Mock {
             return vec![verdict; pods.len()];
         }
         let lower = |pods: &[Arc<Pod>]| pods.iter().map(|pod| Arc::new(lower_pod(pod))).collect::<Vec<_>>();
+        let gone = |uid: &Arc<str>| {
+            let metadata = ObjectMeta { uid: Some(uid.to_string()), ..ObjectMeta::default() };
+            Arc::new(Pod { metadata, ..Pod::default() })
+        };
         let (held, pods) = (lower(held), lower(pods));
-        state.snapshot.fit(&Query { held: &held, pods: &pods, without, nodes: None })
+        let without: Vec<Arc<Pod>> = without.iter().map(gone).collect();
+        state.snapshot.fit(&Query { held: &held, pods: &pods, without: &without, nodes: None })
     }
 }

@@ -59,7 +59,7 @@ fn apply(snapshot: &mut Snapshot, event: &Event) {
         Event::Pod { uid, node, cpu, port, ended } => {
             snapshot.apply_pod(&pod_of(uid, node, cpu, port, ended));
         }
-        Event::PodGone(uid) => snapshot.remove_pod(&format!("p{uid}")),
+        Event::PodGone(uid) => drop(snapshot.remove_pod(&format!("p{uid}"))),
     }
 }
 
@@ -88,7 +88,7 @@ fn answers(snapshot: &Snapshot) -> Vec<String> {
     let query = Query {
         pods: &pods,
         nodes: Some(&by_zone),
-        without: &["p3".into(), "p4".into()],
+        without: &["p3", "p4"].map(|uid| pod(uid, json!({}))),
         ..Query::default()
     };
     answers.extend(snapshot.fit(&query).iter().map(ToString::to_string));

@@ -308,6 +308,18 @@ fn a_report_from_before_the_pod_was_lost_does_not_bring_it_back() {
 }
 
 #[test]
+fn a_404_that_is_not_of_the_api_server_stops_no_pod() {
+    let mut fixture = Fixture::created(Policy::default());
+    assert!(write_of(&fixture.was_read(Ok(running()))).is_some());
+    let effects = fixture.wrote(Err(ApiError::new(ApiKind::NotServed, "default backend - 404")));
+    assert!(grace_of(&effects).is_none(), "{effects:?}");
+    let patch = write_of(&fixture.tick()).expect("it is tried again");
+    assert_eq!(patch.status().phase.as_deref(), Some("Running"));
+    let effects = fixture.wrote(Err(ApiError::new(ApiKind::NotFound, "pods \"web\" not found")));
+    assert!(grace_of(&effects).is_some(), "but this is the word of the API server: {effects:?}");
+}
+
+#[test]
 fn a_pod_that_is_resized_before_it_was_created_is_created_with_the_resources_of_its_admission() {
     let sized = |cpu: &str, generation: u64, status: Value| -> Arc<Pod> {
         let mut pod = json!(*pod());

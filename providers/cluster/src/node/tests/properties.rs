@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use serde_json::json;
 
-use super::{super::*, node};
+use super::{super::*, LowerPod, node, offered};
 
 const RESOURCES: [&str; 5] = ["cpu", "memory", "example.com/gpu", "hugepages-2Mi", "attachable-volumes-x"];
 
@@ -50,13 +50,17 @@ fn nodes() -> impl Strategy<Value = Vec<Node>> {
     })
 }
 
-fn claims() -> impl Strategy<Value = Vec<PodRequests>> {
+fn pods() -> impl Strategy<Value = Vec<LowerPod>> {
     let one = (prop::option::of(0..10usize), amounts(), any::<bool>(), prop::bool::weighted(0.2));
-    let build = |(node, requests, ours, terminal): (Option<usize>, ResourceList, bool, bool)| PodRequests {
-        node: node.map(|index| format!("n{index}")),
-        requests,
-        ours,
-        terminal,
+    let build = |(node, requests, own, ended): (Option<usize>, ResourceList, bool, bool)| {
+        let pod = json!({
+            "spec": {
+                "nodeName": node.map(|index| format!("n{index}")),
+                "containers": [{"name": "c", "resources": {"requests": requests}}],
+            },
+            "status": {"phase": if ended { "Failed" } else { "Running" }},
+        });
+        LowerPod { pod: serde_json::from_value(pod).unwrap(), own }
     };
     prop::collection::vec(one.prop_map(build), 0..20)
 }
@@ -75,8 +79,8 @@ fn written(sum: &VirtualResources) -> String {
 
 proptest! {
     #[test]
-    fn no_amount_is_ever_negative(nodes in nodes(), pods in claims(), share in share()) {
-        let sum = aggregate(&nodes, &pods, &share);
+    fn no_amount_is_ever_negative(nodes in nodes(), pods in pods(), share in share()) {
+        let sum = offered(&nodes, &pods, &share);
         for (name, amount) in sum.capacity.iter().chain(&sum.allocatable).chain(&sum.largest_free) {
             prop_assert!(!amount.is_negative(), "{} {}", name, amount);
             prop_assert!(name == "cpu" || *amount == Quantity::units(amount.to_units()), "{} {}", name, amount);
@@ -91,34 +95,34 @@ proptest! {
     #[test]
     fn order_does_not_matter(
         (nodes, shuffled) in nodes().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
-        (pods, mixed) in claims().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
+        (pods, mixed) in pods().prop_flat_map(|all| (Just(all.clone()), Just(all).prop_shuffle())),
         share in share(),
     ) {
-        prop_assert_eq!(written(&aggregate(&nodes, &pods, &share)), written(&aggregate(&shuffled, &mixed, &share)));
+        prop_assert_eq!(written(&offered(&nodes, &pods, &share)), written(&offered(&shuffled, &mixed, &share)));
     }
 
     #[test]
-    fn own_pods_are_never_subtracted(nodes in nodes(), pods in claims(), share in share()) {
-        let others: Vec<PodRequests> = pods.iter().filter(|claim| !claim.ours).cloned().collect();
-        let (with, without) = (aggregate(&nodes, &pods, &share), aggregate(&nodes, &others, &share));
+    fn own_pods_are_never_subtracted(nodes in nodes(), pods in pods(), share in share()) {
+        let others: Vec<LowerPod> = pods.iter().filter(|pod| !pod.own).cloned().collect();
+        let (with, without) = (offered(&nodes, &pods, &share), offered(&nodes, &others, &share));
         prop_assert_eq!(with.allocatable, without.allocatable);
         prop_assert_eq!(with.capacity, without.capacity);
     }
 
     #[test]
-    fn allocatable_without_caps_is_capacity_minus_other_pods(nodes in nodes(), pods in claims()) {
-        let whole = aggregate(&nodes, &pods, &NodeShare::default());
-        let ours: Vec<PodRequests> = pods.iter().filter(|claim| claim.ours).cloned().collect();
-        prop_assert_eq!(&aggregate(&nodes, &ours, &NodeShare::default()).allocatable, &whole.capacity);
+    fn allocatable_without_caps_is_capacity_minus_other_pods(nodes in nodes(), pods in pods()) {
+        let whole = offered(&nodes, &pods, &NodeShare::default());
+        let ours: Vec<LowerPod> = pods.iter().filter(|pod| pod.own).cloned().collect();
+        prop_assert_eq!(&offered(&nodes, &ours, &NodeShare::default()).allocatable, &whole.capacity);
         for (name, amount) in &whole.allocatable {
             prop_assert!(*amount <= whole.capacity[name], "{}", name);
         }
     }
 
     #[test]
-    fn a_deleted_pod_never_reduces_what_is_offered(nodes in nodes(), pods in claims(), share in share()) {
-        let before = aggregate(&nodes, &pods, &share);
-        let after = aggregate(&nodes, pods.iter().skip(1), &share);
+    fn a_deleted_pod_never_reduces_what_is_offered(nodes in nodes(), pods in pods(), share in share()) {
+        let before = offered(&nodes, &pods, &share);
+        let after = offered(&nodes, pods.get(1..).unwrap_or_default(), &share);
         for (name, amount) in &before.allocatable {
             prop_assert!(after.allocatable[name] >= *amount, "{}", name);
         }

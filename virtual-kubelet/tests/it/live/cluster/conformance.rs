@@ -76,7 +76,7 @@ impl Subject for ConformanceHost {
 
     fn lacks(&self) -> &[Feature] {
         // A pod name is unique in the lower cluster too, and port errors of the lower kubelet pass through two API servers.
-        &[Feature::Fit, Feature::Namesakes, Feature::ClosedPorts]
+        &[Feature::Namesakes, Feature::ClosedPorts]
     }
 
     fn configure_pod(&self, pod: &mut Pod, life: &PodBehavior) {

@@ -123,6 +123,8 @@ async fn liqo_604_an_unschedulable_pod_shows_the_reason_and_can_be_deleted() {
     assert!(text(&scheduled["message"]).contains("node affinity/selector"), "{scheduled}");
     assert_eq!(condition(&told, "PodScheduled")["status"], "True", "above it has its node");
     assert_eq!(told["status"]["phase"], "Pending");
+    let waiting = &told["status"]["containerStatuses"][0]["state"]["waiting"];
+    assert_eq!(waiting["reason"], "LowerUnschedulable", "kubectl shows it: {waiting}");
     namespace.upper.wait_event("homeless", &["nodes are available"]).await;
     namespace.remove("homeless").await;
 }
