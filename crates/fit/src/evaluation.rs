@@ -104,7 +104,8 @@ impl Snapshot {
         let last = query.pods.len().saturating_sub(1);
         let evaluate = |(index, pod): (usize, &Arc<Pod>)| {
             let is_last = index == last;
-            let (verdict, with_all) = (certain.next(pod, is_last), all.as_mut().map(|all| all.next(pod, is_last)));
+            let (verdict, with_all) =
+                (certain.next(pod, is_last), all.as_mut().map(|all| all.next(pod, is_last)));
             // Pods that wait can only take room away: a refusal without them stands.
             match (verdict, with_all) {
                 (Verdict::Fits { .. }, Some(Verdict::Refused { .. })) => Verdict::unknown(MAY_TAKE_THE_ROOM),
@@ -174,7 +175,8 @@ impl WaitingPlacements {
             let node = &snapshot.nodes[record.node as usize];
             gone.usage_mut(record.node, node).remove(snapshot.shapes.get(record.shape));
         }
-        let waiting = || snapshot.waiting.iter().filter(|(uid, _)| !without.contains(uid)).map(|(_, info)| info);
+        let waiting =
+            || snapshot.waiting.iter().filter(|(uid, _)| !without.contains(uid)).map(|(_, info)| info);
         let is_certain = |info: &PodInfo| {
             info.unmodelled.is_none() && snapshot.volumes.of(&info.requirements.claims).1.is_none()
         };

@@ -135,7 +135,7 @@ impl<T: Copy + Default + Eq> Resource<T> {
     pub(crate) fn get(&self, id: ResourceId) -> T {
         match self.base.get(id.index()) {
             Some(amount) => *amount,
-            None => self.scalar(id).map_or(T::default(), |index| self.scalars[index].1),
+            None => self.scalar(id).map_or_else(|_| T::default(), |index| self.scalars[index].1),
         }
     }
 

@@ -13,7 +13,7 @@ use crate::{
     interner::Interner,
     node_info::{NodeInfo, NodeSets, Usage},
     pod_info::{PodInfo, Shape},
-    resource::{ResourceId, ResourceNames, ResourceSum},
+    resource::{Resource, ResourceId, ResourceNames, ResourceSum},
     uid::Uid,
     volume::Volumes,
 };
@@ -220,7 +220,9 @@ impl Snapshot {
                 Some((own, others)) => {
                     NodeUsage { own: self.names.to_list(own), others: self.names.to_list(others) }
                 }
-                None => NodeUsage { others: self.names.to_list(&node.usage.requested), ..NodeUsage::default() },
+                None => {
+                    NodeUsage { others: self.names.to_list(&node.usage.requested), ..NodeUsage::default() }
+                }
             };
             Some((slot, usage))
         };
@@ -279,7 +281,8 @@ impl Snapshot {
         let allocatable = self.nodes.iter().filter_map(|node| node.state.as_ref()).map(|it| &it.allocatable);
         let waiting = self.waiting.values().map(|info| &info.requirements.shape);
         let requests = self.shapes.values().chain(waiting).map(|shape| &shape.requests);
-        let in_use: HashSet<ResourceId> = allocatable.chain(requests).flat_map(|it| it.scalar_ids()).collect();
+        let in_use: HashSet<ResourceId> =
+            allocatable.chain(requests).flat_map(Resource::scalar_ids).collect();
         self.names.retain(&in_use);
         differences
     }

@@ -110,8 +110,9 @@ impl From<kube::Error> for Error {
             return Self::new(Kind::Unreachable, chain(&error));
         };
         let details = status.details.as_ref();
-        let about_uid =
-            || details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"));
+        let about_uid = || {
+            details.is_some_and(|details| details.causes.iter().any(|cause| cause.field == "metadata.uid"))
+        };
         let kind = match status.code {
             401 => Kind::Unauthorized,
             403 => Kind::Forbidden,

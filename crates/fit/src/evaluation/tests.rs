@@ -225,7 +225,8 @@ fn pods_that_kube_scheduler_will_not_place_take_no_room() {
     let mut snapshot = snapshot(&[node("a", json!({}))]);
     let requests = json!([{"name": "main", "resources": {"requests": {"cpu": "4"}}}]);
     snapshot.apply_pod(&pod("x", json!({"spec": {"schedulerName": "nobody", "containers": requests}})));
-    let deleted = json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"containers": requests}});
+    let deleted =
+        json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"containers": requests}});
     snapshot.apply_pod(&pod("y", deleted));
     assert!(fit(&snapshot, &cpu_pod("p", "4")).fits());
     snapshot.apply_pod(&pod("z", json!({"spec": {"containers": requests}})));
@@ -283,8 +284,11 @@ fn an_update_that_only_says_that_a_node_is_alive_costs_nothing() {
     let mut snapshot = three_nodes();
     snapshot.apply_pod(&cpu_pod("waits", "1"));
     fit(&snapshot, &cpu_pod("p", "1"));
-    snapshot.apply_node(&node("a", json!({"status": {"conditions": [
-        {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}})));
+    snapshot.apply_node(&node(
+        "a",
+        json!({"status": {"conditions": [
+        {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-01-01T00:00:00Z"}]}}),
+    ));
     assert!(snapshot.has_waiting_placements(), "they are not computed again");
     snapshot.apply_node(&node("a", json!({"spec": {"unschedulable": true}})));
     assert!(!snapshot.has_waiting_placements());

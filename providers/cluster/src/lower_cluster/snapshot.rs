@@ -126,7 +126,8 @@ fn handle_volume(inner: &Inner, change: WatchEvent<PersistentVolume>) {
 
 fn handle_quota(inner: &Inner, scope: usize, change: WatchEvent<ResourceQuota>) {
     let Mirrors { quotas, snapshot, .. } = &mut *inner.mirrors.write();
-    let remove = |snapshot: &mut Snapshot, (namespace, name): &ObjectKey| snapshot.remove_quota(namespace, name);
+    let remove =
+        |snapshot: &mut Snapshot, (namespace, name): &ObjectKey| snapshot.remove_quota(namespace, name);
     feed(&mut quotas[scope], snapshot, change, Snapshot::apply_quota, remove);
 }
 
@@ -158,7 +159,10 @@ async fn repair_regularly(inner: Weak<Inner>) {
         let differences = inner.mirrors.write().snapshot.repair();
         if differences > 0 {
             inner.client.metrics().count_snapshot_repairs(differences);
-            error!(differences, "the snapshot of the lower cluster was wrong and is repaired: please report this as a bug");
+            error!(
+                differences,
+                "the snapshot of the lower cluster was wrong and is repaired: please report this as a bug"
+            );
             inner.notify(|listener| listener.capacity_changed());
         }
     }
@@ -171,7 +175,8 @@ async fn follow_device_classes(client: Client, inner: Weak<Inner>) {
         match classes.list(&Selector::default()).await {
             Ok(list) => {
                 let Some(inner) = inner.upgrade() else { return };
-                let resources = list.objects.into_iter().filter_map(|class| class.spec?.extended_resource_name);
+                let resources =
+                    list.objects.into_iter().filter_map(|class| class.spec?.extended_resource_name);
                 inner.mirrors.write().snapshot.set_device_class_resources(resources.collect());
             }
             Err(error) => debug!(%error, "cannot list the device classes of the lower cluster"),

@@ -19,11 +19,11 @@ use crate::{
 /// A lower node with this many CPUs.
 fn node(name: &str, cpu: u32) -> Value {
     json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "uid": name, "resourceVersion": "3", "labels": {"kubernetes.io/hostname": name}},
-        "status": {
-            "allocatable": {"cpu": cpu.to_string(), "memory": "8Gi", "pods": "10"},
-            "conditions": [{"type": "Ready", "status": "True"}],
-        }})
+    "metadata": {"name": name, "uid": name, "resourceVersion": "3", "labels": {"kubernetes.io/hostname": name}},
+    "status": {
+        "allocatable": {"cpu": cpu.to_string(), "memory": "8Gi", "pods": "10"},
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }})
 }
 
 /// An upper pod that requests this many CPUs.
@@ -131,7 +131,10 @@ async fn a_pod_that_is_about_to_be_created_below_takes_its_room() {
     // Its ConfigMap is missing, so it is not created yet.
     let mut waits = upper("waits", 3);
     waits["spec"]["volumes"] = json!([{"name": "v", "configMap": {"name": "absent"}}]);
-    drop(tokio::time::timeout(std::time::Duration::from_millis(10), node.provider.create_pod(bundle(waits))).await);
+    drop(
+        tokio::time::timeout(std::time::Duration::from_millis(10), node.provider.create_pod(bundle(waits)))
+            .await,
+    );
     eventually("its room is taken", DEADLINE, || async {
         if fits(&node, &[], 2, &[]) { Err("it fits") } else { Ok(()) }
     })
