@@ -4,6 +4,8 @@
 //! without a record was present before and may be used by all pods, unless one of its names has an intent: then a pull may have added it,
 //! and no pod may use it until a pull succeeds. Credentials are stored as hashes.
 //!
+//! Runtimes answer a pull with the id of the image or with a digest: it is recorded under both.
+//!
 //! An intent also names the image that had the name before and was for everyone: that one stays so unless the pull succeeds.
 
 mod intent_file;
@@ -84,7 +86,7 @@ impl PullRecords {
         let access = self.blocking(move |records| {
             // In this order: a pull records its image before it removes its intent.
             let begun = records.may_be_pulled(&written, &present)?;
-            Ok(match records.read(&present.id)? {
+            Ok(match records.find(&present)? {
                 Some(record) => record.access.of(bare(&written)),
                 None if begun => Access::Unknown,
                 None => Access::Everyone,
@@ -232,7 +234,7 @@ impl PullRecords {
 
     /// Whether an image was there before all pulls, and so is for everyone.
     fn is_preloaded(&self, written: &str, present: &Image) -> io::Result<bool> {
-        Ok(!self.may_be_pulled(written, present)? && matches!(self.read(&present.id), Ok(None)))
+        Ok(!self.may_be_pulled(written, present)? && matches!(self.find(present), Ok(None)))
     }
 
     /// Closes an image without a record if the pull of this intent, whose result is unknown, may have added it.
@@ -241,6 +243,16 @@ impl PullRecords {
             Some(intent) if intent.may_have_added(image_ref) => self.update(image_ref, now, |_| false),
             _ => Ok(()),
         }
+    }
+
+    /// The record of an image. It is under a digest alone if the name belonged to another image when the pulled one was inspected.
+    fn find(&self, image: &Image) -> io::Result<Option<Record>> {
+        for image_ref in std::iter::once(&image.id).chain(&image.digests) {
+            if let Some(record) = self.read(image_ref)? {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
     }
 
     fn read(&self, image_ref: &str) -> io::Result<Option<Record>> {
@@ -292,14 +304,26 @@ impl PullIntent {
         self.records.blocking(close).await
     }
 
-    /// Records the result: pulled with credentials of this hash, or anonymously.
-    pub(super) async fn succeed(self, image_ref: &str, hash: Option<String>, now: Timestamp) {
-        let (records, image_ref) = (Arc::clone(&self.records), image_ref.to_owned());
+    /// Records the result: pulled with credentials of this hash, or anonymously. `image_ref` is the runtime's answer, and `id` the id of the
+    /// image. If that is not known the intent stays.
+    pub(super) async fn succeed(
+        self,
+        image_ref: &str,
+        id: Option<&str>,
+        hash: Option<String>,
+        now: Timestamp,
+    ) {
+        let records = Arc::clone(&self.records);
+        let refs: BTreeSet<String> = id.into_iter().chain([image_ref]).map(ToOwned::to_owned).collect();
+        let is_known = id.is_some();
         let recorded = records.blocking(move |records| {
-            let added = records.update(&image_ref, now, |access| access.allow(bare(&self.image), hash));
-            // Otherwise the intent stays: other pods must prove their credentials by a pull.
-            added.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.image)))?;
-            remove(&self.path)
+            for image_ref in &refs {
+                let allow = |access: &mut ImageAccess| access.allow(bare(&self.image), hash.clone());
+                let added = records.update(image_ref, now, allow);
+                // Otherwise the intent stays: other pods must prove their credentials by a pull.
+                added.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.image)))?;
+            }
+            if is_known { remove(&self.path) } else { Ok(()) }
         });
         if let Err(error) = recorded.await {
             tracing::warn!(%error, "cannot record the pull of an image");

@@ -272,7 +272,8 @@ impl Puller {
         let began = Instant::now();
         match self.shared_pull(image, credentials, &request.pod.namespace, request.sandbox).await {
             Ok(pulled) => {
-                let size = pulled.image.as_ref().ok().and_then(Option::as_ref).map_or(0, |image| image.size);
+                let image = pulled.image.as_ref().ok().and_then(Option::as_ref);
+                let size = image.map_or(0, |image| image.size);
                 let message = format!(
                     "Successfully pulled image {written:?} in {} ({} including waiting). Image size: {size} bytes.",
                     go_duration(pulled.took),
@@ -281,7 +282,8 @@ impl Puller {
                 record(EventKind::Normal, "Pulled", message);
                 self.backoffs.lock().prune(Instant::now());
                 if let Some(intent) = intent {
-                    intent.succeed(&pulled.image_ref, pulled.hash.clone(), self.clock.now()).await;
+                    let id = image.map(|image| image.id.as_str());
+                    intent.succeed(&pulled.image_ref, id, pulled.hash.clone(), self.clock.now()).await;
                 }
                 // The user of the image is needed to create the container, so it must be known.
                 let found = pulled.image.clone().map_err(|why| failure("CreateContainerConfigError", why))?;

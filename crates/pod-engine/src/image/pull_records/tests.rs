@@ -19,7 +19,7 @@ async fn access(records: &Arc<PullRecords>, name: &str, id: &str) -> Access {
 }
 
 async fn pulled(records: &Arc<PullRecords>, name: &str, id: &str, hash: Option<&str>) {
-    records.begin(name, None).await.unwrap().succeed(id, hash.map(ToOwned::to_owned), NOW).await;
+    records.begin(name, None).await.unwrap().succeed(id, Some(id), hash.map(ToOwned::to_owned), NOW).await;
 }
 
 /// Resolves all intents without an active pull, as housekeeping does when it finds them for the second time.
@@ -41,7 +41,7 @@ async fn what_was_there_before_is_open_to_all_and_what_was_pulled_is_not() {
     assert_eq!(access(&records, "r.example/a:1", "id").await, Access::Everyone);
     let intent = records.begin("r.example/a:1", None).await.unwrap();
     assert_eq!(access(&records, "r.example/a:1", "id").await, Access::Unknown, "a pull is under way");
-    intent.succeed("id", Some("h1".to_owned()), NOW).await;
+    intent.succeed("id", Some("id"), Some("h1".to_owned()), NOW).await;
     assert_eq!(access(&records, "r.example/a:1", "id").await, holders(&["h1"]));
     let another_tag = access(&records, "r.example/a:2", "id").await;
     assert_eq!(another_tag, holders(&["h1"]), "another tag of the same image");
@@ -54,6 +54,19 @@ async fn what_was_there_before_is_open_to_all_and_what_was_pulled_is_not() {
     // The next process reads the same records.
     let again = PullRecords::new(folder.path());
     assert_eq!(access(&again, "r.example/a:1", "id").await, Access::Everyone);
+    assert_eq!(intents(folder.path()), 0);
+}
+
+/// The name may belong to another image when the pulled one is inspected.
+#[tokio::test]
+async fn an_image_is_closed_by_the_digest_that_its_pull_returned() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = PullRecords::new(folder.path());
+    let digest = format!("docker.io/library/a@sha256:{}", "1".repeat(64));
+    let intent = records.begin("a:1", None).await.unwrap();
+    intent.succeed(&digest, Some("other"), Some("h".to_owned()), NOW).await;
+    let pulled = image("id", &[], &[&digest]);
+    assert_eq!(records.access("a:1", &pulled).await, holders(&["h"]));
     assert_eq!(intents(folder.path()), 0);
 }
 
@@ -101,7 +114,7 @@ async fn after_a_crash_an_image_stays_closed_when_its_name_moves_on() {
     let intent = records.begin("a:1", Some(&committed)).await.unwrap();
     assert!(intent.follows_unknown_result());
     intent.close(&committed, NOW).await.unwrap();
-    intent.succeed("second", None, NOW).await;
+    intent.succeed("second", Some("second"), None, NOW).await;
     resolve(&records, Some(image("second", &["docker.io/library/a:1"], &[]))).await;
     assert_eq!(intents(folder.path()), 0);
     assert_eq!(access(&records, "a:1", "first").await, Access::Unknown);
@@ -136,7 +149,7 @@ async fn a_pull_of_another_node_is_seen_and_not_taken_for_a_dead_one() {
     assert!(!second.follows_unknown_result());
     second.finish().await;
     assert_eq!(access(&two, "a", "id").await, Access::Unknown, "the other node still pulls");
-    active.succeed("id", Some("h".to_owned()), NOW).await;
+    active.succeed("id", Some("id"), Some("h".to_owned()), NOW).await;
     assert_eq!(access(&two, "a", "id").await, holders(&["h"]));
 }
 
@@ -199,7 +212,7 @@ async fn records_of_images_that_are_gone_go_too() {
     let records = PullRecords::new(folder.path());
     let later: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
     for (image, id, time) in [("a", "gone", NOW), ("b", "kept", NOW), ("c", "new", later)] {
-        records.begin(image, None).await.unwrap().succeed(id, Some("h".to_owned()), time).await;
+        records.begin(image, None).await.unwrap().succeed(id, Some(id), Some("h".to_owned()), time).await;
     }
     records.prune(["kept".to_owned()].into(), later).await;
     assert_eq!(access(&records, "a", "gone").await, Access::Everyone);
