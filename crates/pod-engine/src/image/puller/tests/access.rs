@@ -119,7 +119,7 @@ async fn an_image_whose_pull_has_an_unknown_result_is_nobodys() {
         let stranger = pod("stranger", &[]);
         assert_eq!(fixture.fails(&stranger, "a:1", Policy::Never).await.0, "ErrImageNeverPull");
         for _ in 0..2 {
-            fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+            fixture.puller.prune(&[]).await;
         }
         let failed = fixture.fails(&stranger, "a:1", Policy::Never).await;
         assert_eq!(failed.0, "ErrImageNeverPull", "after housekeeping");
@@ -220,7 +220,7 @@ async fn records_of_interrupted_pulls_are_removed_and_open_nothing() {
     let intents = || std::fs::read_dir(&pulling).unwrap().count();
     assert_eq!(intents(), 10);
     std::fs::write(pulling.join("new.0"), "r.example/i").unwrap();
-    fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+    fixture.puller.prune(&[]).await;
     assert_eq!(intents(), 11, "the runtime may still be adding the images");
     // It has added one.
     fixture.add_image("r.example/i0:1");
@@ -229,7 +229,7 @@ async fn records_of_interrupted_pulls_are_removed_and_open_nothing() {
         while fixture.runtime.0.lock().running == 0 {
             tokio::task::yield_now().await;
         }
-        fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+        fixture.puller.prune(&[]).await;
         assert_eq!(intents(), 1, "that of the active pull");
     };
     let (active, ()) = tokio::join!(active, prune);
