@@ -105,7 +105,8 @@ pub trait ContainerBackend: Send + Sync + 'static {
     /// All local images.
     async fn images(&self) -> Result<Vec<Image>>;
 
-    /// Pulls an image, with one set of credentials or anonymously. Returns the reference to start it by.
+    /// Pulls an image, with one set of credentials or anonymously. Returns the reference to start it by: its id, a digest,
+    /// or nothing if the runtime did not say.
     async fn pull(
         &self,
         image: &str,

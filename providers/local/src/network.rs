@@ -70,11 +70,19 @@ struct Inner {
     source_check_error: Option<String>,
     firewall_conflict: Option<String>,
     addresses: Mutex<AddressPool>,
-    /// The version of the addresses that the current rules were made from. Locked before `addresses` if both are
-    /// locked.
-    applied_version: Mutex<u64>,
+    /// Locked before `addresses` if both are locked.
+    applied: Mutex<AppliedRules>,
     /// The generation of the kernel's rules in which all of ours were found.
     checked_generation: Mutex<Option<u32>>,
+}
+
+/// The rules in the kernel.
+#[derive(Debug, Default)]
+struct AppliedRules {
+    /// The version of the addresses that they were made from; 0 if they must be written again.
+    version: u64,
+    /// Whether the network is closed: it has no bridge and no rules.
+    closed: bool,
 }
 
 /// The steps of attaching a sandbox. A crash may happen after each of them.
@@ -255,7 +263,7 @@ impl Inner {
         }
 
         let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
-        let bridge = bridge::ensure(&socket, &self.bridge, self.subnet, self.mtu)?;
+        let bridge = self.ensure_bridge(&socket)?;
         let inside = namespace::run_inside_blocking(&namespace, RouteSocket::open)
             .and_then(|opened| opened)
             .map_err(Error::kernel(format!("open a netlink socket in {}", netns.display())))?;
@@ -289,16 +297,15 @@ impl Inner {
         if until == AttachStep::Routed {
             return Ok(address);
         }
-        // Version 0 means that there are no rules: the network was closed.
-        let none = {
-            let mut applied_version = self.applied_version.lock();
-            // A bridge that was created again lacks this setting, too.
+        let outdated = {
+            let mut applied = self.applied.lock();
+            // As on a bridge that was created again.
             if self.nat_error.is_none() && !bridge::routes_loopback(&self.bridge) {
-                *applied_version = 0;
+                applied.version = 0;
             }
-            *applied_version == 0
+            applied.version == 0
         };
-        if changed || none || !ports.is_empty() {
+        if changed || outdated || !ports.is_empty() {
             self.apply_rules()?;
             flush_udp_ports(&ports);
         }
@@ -307,6 +314,13 @@ impl Inner {
         // Last, because the bridge comes up with its first port.
         socket.wait_until_ready(&self.bridge).map_err(failed("wait for the bridge"))?;
         Ok(address)
+    }
+
+    /// The index of the bridge. If there is none it is created, and the network is open again.
+    fn ensure_bridge(&self, socket: &RouteSocket) -> Result<u32, Error> {
+        let index = bridge::ensure(socket, &self.bridge, self.subnet, self.mtu)?;
+        self.applied.lock().closed = false;
+        Ok(index)
     }
 
     /// Creates the veth pair unless a complete one exists; returns the index of the host's end.
@@ -371,7 +385,7 @@ impl Inner {
             self.detach(sandbox)?;
         }
         let socket = RouteSocket::open().map_err(Error::kernel("open a netlink socket"))?;
-        let bridge = bridge::ensure(&socket, &self.bridge, self.subnet, self.mtu)?;
+        let bridge = self.ensure_bridge(&socket)?;
         // List links before reading the addresses: an attach in progress writes its file before it creates its link.
         let links = socket.links().map_err(Error::kernel("list links"))?;
         let known: BTreeSet<String> =
@@ -380,18 +394,18 @@ impl Inner {
             socket.delete(link.index).map_err(Error::kernel(format!("remove the link {}", link.name)))?;
         }
         // The rules may have been removed by somebody else.
-        *self.applied_version.lock() = 0;
+        self.applied.lock().version = 0;
         self.apply_rules()?;
         Ok(gone)
     }
 
     fn close(&self) -> Result<bool, Error> {
-        let mut applied_version = self.applied_version.lock();
+        let mut applied = self.applied.lock();
         let addresses = self.addresses.lock();
         if addresses.attached().next().is_some() {
             return Ok(false);
         }
-        *applied_version = 0;
+        applied.version = 0;
         bridge::route_loopback(&self.bridge, false)?;
         nft::remove(Family::Ip, &self.bridge)
             .map_err(Error::kernel(format!("remove the nftables table {}", self.bridge)))?;
@@ -403,6 +417,7 @@ impl Inner {
                 .delete(bridge.index)
                 .map_err(Error::kernel(format!("remove the bridge {}", self.bridge)))?;
         }
+        applied.closed = true;
         Ok(true)
     }
 
@@ -436,19 +451,19 @@ impl Inner {
             return Ok(());
         }
         let wanted = self.addresses.lock().version();
-        let mut applied_version = self.applied_version.lock();
-        if *applied_version >= wanted {
+        let mut applied = self.applied.lock();
+        if applied.version >= wanted {
             return Ok(());
         }
-        self.write_rules(&mut applied_version)
+        self.write_rules(&mut applied)
     }
 
-    fn write_rules(&self, applied_version: &mut u64) -> Result<(), Error> {
+    fn write_rules(&self, applied: &mut AppliedRules) -> Result<(), Error> {
         let (version, chains) = self.chains();
         nft::replace(Family::Ip, &self.bridge, &chains)
             .map_err(Error::kernel(format!("write the nftables table {}", self.bridge)))?;
         bridge::route_loopback(&self.bridge, true)?;
-        *applied_version = version;
+        applied.version = version;
         Ok(())
     }
 

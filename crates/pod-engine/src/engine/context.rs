@@ -73,7 +73,7 @@ impl EngineContext {
         supervisor: Supervisor,
     ) -> Result<Self> {
         Ok(Self {
-            puller: Puller::new(Arc::clone(&backend), &settings, clock.clone()),
+            puller: Puller::new(Arc::clone(&backend), &settings),
             prober: Prober::new(Arc::clone(&backend), clock.clone())?,
             dirs: PodDirs::new(&settings.root),
             log_directories: LogDirectoryRegistry::new(&settings.root),

@@ -143,7 +143,7 @@ async fn images(context: &Arc<EngineContext>) {
 async fn collect(context: &Arc<EngineContext>, inventory: &mut ImageInventory) -> Result<()> {
     let began = context.clock.now();
     let images = context.backend.images().await?;
-    context.puller.prune(&images, began).await;
+    context.puller.prune(&images).await;
     let used = used(context).await?;
     inventory.update(&images, &used, began);
     let stores = context.backend.image_fs().await?;

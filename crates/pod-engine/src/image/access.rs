@@ -47,16 +47,13 @@ impl ImageAccess {
         self.everyone = true;
     }
 
-    /// Records a pull from a repository, with credentials of this hash or anonymously. Returns whether that changes anything.
-    pub fn allow(&mut self, repository: &str, hash: Option<String>) -> bool {
+    /// Records a pull from a repository, with credentials of this hash or anonymously.
+    pub fn allow(&mut self, repository: &str, hash: Option<String>) {
         let allowed = self.repositories.entry(repository.to_owned()).or_default();
         match hash {
-            _ if allowed.everyone => false,
-            Some(hash) => allowed.hashes.insert(hash),
-            None => {
-                *allowed = AllowedCredentials { everyone: true, hashes: BTreeSet::new() };
-                true
-            }
+            _ if allowed.everyone => {}
+            Some(hash) => drop(allowed.hashes.insert(hash)),
+            None => *allowed = AllowedCredentials { everyone: true, hashes: BTreeSet::new() },
         }
     }
 
@@ -119,7 +116,7 @@ mod tests {
     fn an_image_is_nobodys_by_default_and_each_repository_has_its_own_credentials() {
         let mut access = ImageAccess::default();
         assert_eq!(access.of("r.example/a"), Access::Unknown);
-        assert!(access.allow("r.example/a", Some("h".to_owned())));
+        access.allow("r.example/a", Some("h".to_owned()));
         assert_eq!(access.of("r.example/a"), Access::Credentials(["h".to_owned()].into()));
         assert_eq!(access.of("r.example/b"), Access::Unknown);
         access.allow_everyone();

@@ -4,6 +4,8 @@
 //! without a record was present before and may be used by all pods, unless one of its names has an intent: then a pull may have added it,
 //! and no pod may use it until a pull succeeds. Credentials are stored as hashes.
 //!
+//! Runtimes answer a pull with the id of the image or with a digest: it is recorded under both.
+//!
 //! An intent also names the image that had the name before and was for everyone: that one stays so unless the pull succeeds.
 
 mod intent_file;
@@ -18,7 +20,6 @@ use std::{
     time::SystemTime,
 };
 
-use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use self::intent_file::IntentFile;
@@ -37,6 +38,8 @@ pub(super) struct PullRecords {
     lock: tokio::sync::Mutex<()>,
     /// Files of intents that had no lock when [`unresolved`](Self::unresolved) was last called.
     abandoned: parking_lot::Mutex<BTreeSet<PathBuf>>,
+    /// Files and revisions of records whose images were missing when [`prune`](Self::prune) was last called.
+    unused: parking_lot::Mutex<BTreeSet<(PathBuf, u64)>>,
 }
 
 /// An active pull. If it is dropped without a result, the intent stays recorded.
@@ -62,8 +65,10 @@ pub(super) struct UnresolvedIntent {
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     image_ref: String,
-    updated: Timestamp,
     access: ImageAccess,
+    /// Random, and another one after each pull.
+    #[serde(default)]
+    revision: u64,
 }
 
 // === impl PullRecords ===
@@ -75,6 +80,7 @@ impl PullRecords {
             pulled: folder.join("pulled"),
             lock: tokio::sync::Mutex::default(),
             abandoned: parking_lot::Mutex::default(),
+            unused: parking_lot::Mutex::default(),
         })
     }
 
@@ -84,7 +90,7 @@ impl PullRecords {
         let access = self.blocking(move |records| {
             // In this order: a pull records its image before it removes its intent.
             let begun = records.may_be_pulled(&written, &present)?;
-            Ok(match records.read(&present.id)? {
+            Ok(match records.find(&present)? {
                 Some(record) => record.access.of(bare(&written)),
                 None if begun => Access::Unknown,
                 None => Access::Everyone,
@@ -117,16 +123,26 @@ impl PullRecords {
         .await
     }
 
-    /// Removes the records of images that no longer exist, except those of pulls after `began`.
-    pub(super) async fn prune(self: &Arc<Self>, kept: BTreeSet<String>, began: Timestamp) {
+    /// Removes the records of images that no longer exist, unless they were written only after the last call: this node or another one may
+    /// have pulled the image since `kept` was listed. Times would not tell, because the clock may be set.
+    pub(super) async fn prune(self: &Arc<Self>, kept: BTreeSet<String>) {
         let pruned = self.blocking(move |records| {
-            for entry in entries(&records.pulled)? {
-                let Ok(content) = fs::read(&entry) else { continue };
+            let before = std::mem::take(&mut *records.unused.lock());
+            let mut unused = BTreeSet::new();
+            for path in entries(&records.pulled)? {
+                let Ok(content) = fs::read(&path) else { continue };
                 let Ok(record) = serde_json::from_slice::<Record>(&content) else { continue };
-                if record.updated < began && !kept.contains(&record.image_ref) {
-                    remove(&entry)?;
+                if kept.contains(&record.image_ref) {
+                    continue;
+                }
+                let found = (path, record.revision);
+                if before.contains(&found) {
+                    remove(&found.0)?;
+                } else {
+                    unused.insert(found);
                 }
             }
+            *records.unused.lock() = unused;
             Ok(())
         });
         if let Err(error) = pruned.await {
@@ -161,15 +177,10 @@ impl PullRecords {
     }
 
     /// Removes an intent without a result. The image that has its name now is closed if the pull may have added it.
-    pub(super) async fn resolve(
-        self: &Arc<Self>,
-        intent: UnresolvedIntent,
-        present: Option<Image>,
-        now: Timestamp,
-    ) {
+    pub(super) async fn resolve(self: &Arc<Self>, intent: UnresolvedIntent, present: Option<Image>) {
         let resolved = self.blocking(move |records| {
             if let Some(present) = present {
-                records.close(&intent.path, &present.id, now)?;
+                records.close(&intent.path, &present.id)?;
             }
             remove(&intent.path)
         });
@@ -232,15 +243,25 @@ impl PullRecords {
 
     /// Whether an image was there before all pulls, and so is for everyone.
     fn is_preloaded(&self, written: &str, present: &Image) -> io::Result<bool> {
-        Ok(!self.may_be_pulled(written, present)? && matches!(self.read(&present.id), Ok(None)))
+        Ok(!self.may_be_pulled(written, present)? && matches!(self.find(present), Ok(None)))
     }
 
     /// Closes an image without a record if the pull of this intent, whose result is unknown, may have added it.
-    fn close(&self, intent: &Path, image_ref: &str, now: Timestamp) -> io::Result<()> {
+    fn close(&self, intent: &Path, image_ref: &str) -> io::Result<()> {
         match IntentFile::read(intent)? {
-            Some(intent) if intent.may_have_added(image_ref) => self.update(image_ref, now, |_| false),
+            Some(intent) if intent.may_have_added(image_ref) => self.update(image_ref, |_| ()),
             _ => Ok(()),
         }
+    }
+
+    /// The record of an image. It is under a digest alone if the name belonged to another image when the pulled one was inspected.
+    fn find(&self, image: &Image) -> io::Result<Option<Record>> {
+        for image_ref in std::iter::once(&image.id).chain(&image.digests) {
+            if let Some(record) = self.read(image_ref)? {
+                return Ok(Some(record));
+            }
+        }
+        Ok(None)
     }
 
     fn read(&self, image_ref: &str) -> io::Result<Option<Record>> {
@@ -251,23 +272,16 @@ impl PullRecords {
         }
     }
 
-    /// Changes the record of an image; it is created if there is none, or if it cannot be read.
-    fn update(
-        &self,
-        image_ref: &str,
-        now: Timestamp,
-        change: impl FnOnce(&mut ImageAccess) -> bool,
-    ) -> io::Result<()> {
+    /// Changes the record of an image; it is created if there is none, or if it cannot be read. It is written in any case, with a new
+    /// revision: the image may have been missing before.
+    fn update(&self, image_ref: &str, change: impl FnOnce(&mut ImageAccess)) -> io::Result<()> {
         let known = self.read(image_ref).unwrap_or_else(|error| {
             tracing::warn!(%error, image_ref, "cannot read the pull record of an image; it is replaced");
             None
         });
-        let is_new = known.is_none();
         let mut access = known.map(|record| record.access).unwrap_or_default();
-        if !change(&mut access) && !is_new {
-            return Ok(());
-        }
-        let record = Record { image_ref: image_ref.to_owned(), updated: now, access };
+        change(&mut access);
+        let record = Record { image_ref: image_ref.to_owned(), access, revision: rand::random() };
         replace(&self.record(image_ref), &serde_json::to_vec(&record)?)
     }
 
@@ -285,21 +299,27 @@ impl PullIntent {
     }
 
     /// Closes the image that has the name now, if an earlier pull may have added it: this pull may give the name to another image.
-    pub(super) async fn close(&self, present: &Image, now: Timestamp) -> io::Result<()> {
+    pub(super) async fn close(&self, present: &Image) -> io::Result<()> {
         let (stale, id) = (self.stale.clone(), present.id.clone());
         let close =
-            move |records: &Arc<PullRecords>| stale.iter().try_for_each(|path| records.close(path, &id, now));
+            move |records: &Arc<PullRecords>| stale.iter().try_for_each(|path| records.close(path, &id));
         self.records.blocking(close).await
     }
 
-    /// Records the result: pulled with credentials of this hash, or anonymously.
-    pub(super) async fn succeed(self, image_ref: &str, hash: Option<String>, now: Timestamp) {
-        let (records, image_ref) = (Arc::clone(&self.records), image_ref.to_owned());
+    /// Records the result: pulled with credentials of this hash, or anonymously. `image_ref` is the runtime's answer, and `id` the id of the
+    /// image. If that is not known the intent stays.
+    pub(super) async fn succeed(self, image_ref: &str, id: Option<&str>, hash: Option<String>) {
+        let records = Arc::clone(&self.records);
+        let refs: BTreeSet<String> = id.into_iter().chain([image_ref]).map(ToOwned::to_owned).collect();
+        let is_known = id.is_some();
         let recorded = records.blocking(move |records| {
-            let added = records.update(&image_ref, now, |access| access.allow(bare(&self.image), hash));
-            // Otherwise the intent stays: other pods must prove their credentials by a pull.
-            added.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.image)))?;
-            remove(&self.path)
+            for image_ref in &refs {
+                let allow = |access: &mut ImageAccess| access.allow(bare(&self.image), hash.clone());
+                let added = records.update(image_ref, allow);
+                // Otherwise the intent stays: other pods must prove their credentials by a pull.
+                added.map_err(|error| io::Error::new(error.kind(), format!("{}: {error}", self.image)))?;
+            }
+            if is_known { remove(&self.path) } else { Ok(()) }
         });
         if let Err(error) = recorded.await {
             tracing::warn!(%error, "cannot record the pull of an image");
@@ -345,7 +365,7 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Replaces a file atomically. Only its owner can read it.
+/// Replaces a file atomically, and on the disk when it returns. Only its owner can read it.
 fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let folder = path.parent().unwrap_or_else(|| Path::new("."));
     create_folder(folder)?;
@@ -354,7 +374,9 @@ fn replace(path: &Path, content: &[u8]) -> io::Result<()> {
     let mut file = OpenOptions::new().create_new(true).write(true).mode(0o600).open(&new)?;
     let written =
         file.write_all(content).and_then(|()| file.sync_all()).and_then(|()| fs::rename(&new, path));
-    written.inspect_err(|_| drop(fs::remove_file(&new)))
+    written.inspect_err(|_| drop(fs::remove_file(&new)))?;
+    // The removal of an intent, which comes next, may be on the disk first.
+    File::open(folder)?.sync_all()
 }
 
 #[cfg(test)]

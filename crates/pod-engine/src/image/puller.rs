@@ -14,7 +14,6 @@ use futures::{
     FutureExt as _,
     future::{BoxFuture, Shared, WeakShared},
 };
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 use vk_provider::{
@@ -22,7 +21,6 @@ use vk_provider::{
     error::Kind,
     resolve::{PullCredentials, Resolver},
 };
-use vk_supervisor::Clock;
 
 use super::{
     Policy, ResolvedImage,
@@ -43,7 +41,6 @@ use crate::{
 /// Pulls images for all pods.
 pub struct Puller {
     backend: Arc<dyn ContainerBackend>,
-    clock: Clock,
     /// `None` if the runtime keeps the records of its images.
     records: Option<Arc<PullRecords>>,
     permits: PullPermits,
@@ -105,10 +102,9 @@ struct Pulled {
 
 impl Puller {
     /// A puller for the images of this runtime.
-    pub fn new(backend: Arc<dyn ContainerBackend>, settings: &Settings, clock: Clock) -> Self {
+    pub fn new(backend: Arc<dyn ContainerBackend>, settings: &Settings) -> Self {
         Self {
             backend,
-            clock,
             records: settings.pull_records.as_deref().map(PullRecords::new),
             permits: PullPermits::new(settings.parallel_pulls),
             pulls: Mutex::default(),
@@ -176,17 +172,17 @@ impl Puller {
         self.backoffs.lock().forget(pod_uid);
     }
 
-    /// Removes the records of images that no longer exist and those of interrupted pulls. `began` is the time of this list: later records are kept.
-    pub async fn prune(&self, images: &[Image], began: Timestamp) {
+    /// Removes the records of images that no longer exist and those of interrupted pulls.
+    pub async fn prune(&self, images: &[Image]) {
         let Some(records) = &self.records else { return };
         let kept: BTreeSet<String> =
             images.iter().flat_map(|image| image.digests.iter().chain([&image.id])).cloned().collect();
-        records.prune(kept, began).await;
+        records.prune(kept).await;
         for intent in records.unresolved().await {
             // As it is inspected for a pod. If that fails it is tried again next time.
             let Ok(image) = normalize(&intent.image) else { continue };
             if let Ok(present) = self.backend.image(&image, "").await {
-                records.resolve(intent, present, self.clock.now()).await;
+                records.resolve(intent, present).await;
             }
         }
     }
@@ -227,7 +223,7 @@ impl Puller {
         if intent.follows_unknown_result() {
             // Inspected again: the earlier pull may have added an image before this intent was recorded.
             let closed = match self.inspect(image, record).await {
-                Ok(Some(present)) => intent.close(&present, self.clock.now()).await.map_err(failed),
+                Ok(Some(present)) => intent.close(&present).await.map_err(failed),
                 Ok(None) => Ok(()),
                 Err(failure) => Err(failure),
             };
@@ -272,7 +268,8 @@ impl Puller {
         let began = Instant::now();
         match self.shared_pull(image, credentials, &request.pod.namespace, request.sandbox).await {
             Ok(pulled) => {
-                let size = pulled.image.as_ref().ok().and_then(Option::as_ref).map_or(0, |image| image.size);
+                let image = pulled.image.as_ref().ok().and_then(Option::as_ref);
+                let size = image.map_or(0, |image| image.size);
                 let message = format!(
                     "Successfully pulled image {written:?} in {} ({} including waiting). Image size: {size} bytes.",
                     go_duration(pulled.took),
@@ -281,7 +278,8 @@ impl Puller {
                 record(EventKind::Normal, "Pulled", message);
                 self.backoffs.lock().prune(Instant::now());
                 if let Some(intent) = intent {
-                    intent.succeed(&pulled.image_ref, pulled.hash.clone(), self.clock.now()).await;
+                    let id = image.map(|image| image.id.as_str());
+                    intent.succeed(&pulled.image_ref, id, pulled.hash.clone()).await;
                 }
                 // The user of the image is needed to create the container, so it must be known.
                 let found = pulled.image.clone().map_err(|why| failure("CreateContainerConfigError", why))?;

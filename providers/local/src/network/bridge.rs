@@ -83,7 +83,7 @@ pub(super) fn open(settings: &NetworkSettings) -> Result<Inner, Error> {
         source_check_error,
         firewall_conflict,
         addresses: Mutex::new(addresses),
-        applied_version: Mutex::new(0),
+        applied: Mutex::default(),
         checked_generation: Mutex::new(None),
     })
 }

@@ -108,10 +108,10 @@ impl Inner {
         if self.nat_error.is_some() {
             return Ok(());
         }
-        let mut applied_version = self.applied_version.lock();
-        if *applied_version == 0 {
-            // The network was closed since its bridge was found, or has no rules yet. Rules without a bridge would masquerade what the
-            // pods of the next network with this subnet send to each other.
+        let mut applied = self.applied.lock();
+        if applied.closed {
+            // Since its bridge was found. Rules without a bridge would masquerade what the pods of the next network with this subnet send
+            // to each other.
             return Ok(());
         }
         let (counts, chains) = (count(Family::Ip)?, self.chains().1);
@@ -128,7 +128,7 @@ impl Inner {
             // First, because it is only safe while the guard exists.
             bridge::route_loopback(&self.bridge, false)?;
         }
-        self.write_rules(&mut applied_version)
+        self.write_rules(&mut applied)
     }
 }
 

@@ -153,6 +153,23 @@ async fn the_rules_of_a_closed_network_are_not_put_back() {
     assert!(!has_rules());
 }
 
+/// As after a start whose reconciliation failed, and after a pod was attached to a network that had been closed.
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn the_rules_of_a_network_are_put_back_from_the_moment_it_is_open() {
+    let site = TestSite::new().await;
+    let network = site.open().await;
+    let is_restored = || {
+        nft::remove(Family::Ip, network.bridge()).unwrap();
+        network.0.check_rules().unwrap();
+        nft::tables().unwrap().contains(&network.bridge().to_owned())
+    };
+    assert!(is_restored());
+    assert!(network.close().await.unwrap());
+    network.0.attach("pod", &site.netns(), &[], AttachStep::Routed).unwrap();
+    assert!(is_restored());
+}
+
 /// As a cleanup of the host's network would do.
 #[tokio::test]
 #[ignore = "needs root: make test"]

@@ -2,8 +2,6 @@ use super::*;
 use crate::image::access::credentials_hash;
 use vk_provider::resolve::PullCredentials;
 
-const NOW: Timestamp = Timestamp::UNIX_EPOCH;
-
 fn holders(hashes: &[&str]) -> Access {
     Access::Credentials(hashes.iter().map(|hash| (*hash).to_owned()).collect())
 }
@@ -19,14 +17,14 @@ async fn access(records: &Arc<PullRecords>, name: &str, id: &str) -> Access {
 }
 
 async fn pulled(records: &Arc<PullRecords>, name: &str, id: &str, hash: Option<&str>) {
-    records.begin(name, None).await.unwrap().succeed(id, hash.map(ToOwned::to_owned), NOW).await;
+    records.begin(name, None).await.unwrap().succeed(id, Some(id), hash.map(ToOwned::to_owned)).await;
 }
 
 /// Resolves all intents without an active pull, as housekeeping does when it finds them for the second time.
 async fn resolve(records: &Arc<PullRecords>, present: Option<Image>) {
     records.unresolved().await;
     for intent in records.unresolved().await {
-        records.resolve(intent, present.clone(), NOW).await;
+        records.resolve(intent, present.clone()).await;
     }
 }
 
@@ -41,7 +39,7 @@ async fn what_was_there_before_is_open_to_all_and_what_was_pulled_is_not() {
     assert_eq!(access(&records, "r.example/a:1", "id").await, Access::Everyone);
     let intent = records.begin("r.example/a:1", None).await.unwrap();
     assert_eq!(access(&records, "r.example/a:1", "id").await, Access::Unknown, "a pull is under way");
-    intent.succeed("id", Some("h1".to_owned()), NOW).await;
+    intent.succeed("id", Some("id"), Some("h1".to_owned())).await;
     assert_eq!(access(&records, "r.example/a:1", "id").await, holders(&["h1"]));
     let another_tag = access(&records, "r.example/a:2", "id").await;
     assert_eq!(another_tag, holders(&["h1"]), "another tag of the same image");
@@ -54,6 +52,19 @@ async fn what_was_there_before_is_open_to_all_and_what_was_pulled_is_not() {
     // The next process reads the same records.
     let again = PullRecords::new(folder.path());
     assert_eq!(access(&again, "r.example/a:1", "id").await, Access::Everyone);
+    assert_eq!(intents(folder.path()), 0);
+}
+
+/// The name may belong to another image when the pulled one is inspected.
+#[tokio::test]
+async fn an_image_is_closed_by_the_digest_that_its_pull_returned() {
+    let folder = tempfile::tempdir().unwrap();
+    let records = PullRecords::new(folder.path());
+    let digest = format!("docker.io/library/a@sha256:{}", "1".repeat(64));
+    let intent = records.begin("a:1", None).await.unwrap();
+    intent.succeed(&digest, Some("other"), Some("h".to_owned())).await;
+    let pulled = image("id", &[], &[&digest]);
+    assert_eq!(records.access("a:1", &pulled).await, holders(&["h"]));
     assert_eq!(intents(folder.path()), 0);
 }
 
@@ -100,8 +111,8 @@ async fn after_a_crash_an_image_stays_closed_when_its_name_moves_on() {
     let committed = image("first", &["docker.io/library/a:1"], &[]);
     let intent = records.begin("a:1", Some(&committed)).await.unwrap();
     assert!(intent.follows_unknown_result());
-    intent.close(&committed, NOW).await.unwrap();
-    intent.succeed("second", None, NOW).await;
+    intent.close(&committed).await.unwrap();
+    intent.succeed("second", Some("second"), None).await;
     resolve(&records, Some(image("second", &["docker.io/library/a:1"], &[]))).await;
     assert_eq!(intents(folder.path()), 0);
     assert_eq!(access(&records, "a:1", "first").await, Access::Unknown);
@@ -116,7 +127,7 @@ async fn an_image_that_the_runtime_adds_late_is_closed_although_another_pull_fai
     let preloaded = image("preloaded", &["docker.io/library/a:1"], &[]);
     drop(records.begin("a:1", Some(&preloaded)).await.unwrap());
     let stranger = records.begin("a:1", Some(&preloaded)).await.unwrap();
-    stranger.close(&preloaded, NOW).await.unwrap();
+    stranger.close(&preloaded).await.unwrap();
     stranger.finish().await;
     let late = image("late", &["docker.io/library/a:1"], &[]);
     assert_eq!(records.access("a:1", &late).await, Access::Unknown);
@@ -136,7 +147,7 @@ async fn a_pull_of_another_node_is_seen_and_not_taken_for_a_dead_one() {
     assert!(!second.follows_unknown_result());
     second.finish().await;
     assert_eq!(access(&two, "a", "id").await, Access::Unknown, "the other node still pulls");
-    active.succeed("id", Some("h".to_owned()), NOW).await;
+    active.succeed("id", Some("id"), Some("h".to_owned())).await;
     assert_eq!(access(&two, "a", "id").await, holders(&["h"]));
 }
 
@@ -197,14 +208,48 @@ async fn a_record_that_cannot_be_read_opens_nothing_and_is_written_anew() {
 async fn records_of_images_that_are_gone_go_too() {
     let folder = tempfile::tempdir().unwrap();
     let records = PullRecords::new(folder.path());
-    let later: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
-    for (image, id, time) in [("a", "gone", NOW), ("b", "kept", NOW), ("c", "new", later)] {
-        records.begin(image, None).await.unwrap().succeed(id, Some("h".to_owned()), time).await;
+    for (image, id) in [("a", "gone"), ("b", "kept")] {
+        pulled(&records, image, id, Some("h")).await;
     }
-    records.prune(["kept".to_owned()].into(), later).await;
+    for _ in 0..2 {
+        records.prune(["kept".to_owned()].into()).await;
+    }
     assert_eq!(access(&records, "a", "gone").await, Access::Everyone);
     assert_eq!(access(&records, "b", "kept").await, holders(&["h"]));
-    assert_eq!(access(&records, "c", "new").await, holders(&["h"]));
+}
+
+/// The images are listed, one of them is pulled, and then the records are pruned.
+#[tokio::test]
+async fn a_record_that_may_be_newer_than_the_list_of_images_is_kept() {
+    let folder = tempfile::tempdir().unwrap();
+    let (records, other_node) = (PullRecords::new(folder.path()), PullRecords::new(folder.path()));
+    pulled(&records, "a", "id", Some("h")).await;
+    records.prune(BTreeSet::new()).await;
+    assert_eq!(access(&records, "a", "id").await, holders(&["h"]));
+    pulled(&other_node, "a", "id", Some("h")).await;
+    records.prune(BTreeSet::new()).await;
+    assert_eq!(access(&records, "a", "id").await, holders(&["h"]), "the same credentials as before");
+    records.prune(BTreeSet::new()).await;
+    assert_eq!(access(&records, "a", "id").await, Access::Everyone);
+}
+
+/// After a power loss the intent must not be gone without the record. The folder is opened only to be synced.
+#[tokio::test]
+async fn the_folder_of_the_records_is_synced_before_the_intent_is_removed() {
+    use rustix::fs::inotify::{CreateFlags, ReadFlags, Reader, WatchFlags, add_watch, init};
+    let folder = tempfile::tempdir().unwrap();
+    let records = PullRecords::new(folder.path());
+    pulled(&records, "a", "id", None).await;
+    let queue = init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).unwrap();
+    add_watch(&queue, &records.pulled, WatchFlags::MOVED_TO | WatchFlags::OPEN).unwrap();
+    add_watch(&queue, &records.pulling, WatchFlags::DELETE).unwrap();
+    pulled(&records, "b", "other", Some("h")).await;
+    let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+    let mut reader = Reader::new(&queue, &mut buffer);
+    let events: Vec<ReadFlags> = std::iter::from_fn(|| reader.next().ok().map(|event| event.events()))
+        .filter(|event| *event != ReadFlags::OPEN)
+        .collect();
+    assert_eq!(events, [ReadFlags::MOVED_TO, ReadFlags::OPEN | ReadFlags::ISDIR, ReadFlags::DELETE]);
 }
 
 #[tokio::test]

@@ -119,12 +119,61 @@ async fn an_image_whose_pull_has_an_unknown_result_is_nobodys() {
         let stranger = pod("stranger", &[]);
         assert_eq!(fixture.fails(&stranger, "a:1", Policy::Never).await.0, "ErrImageNeverPull");
         for _ in 0..2 {
-            fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+            fixture.puller.prune(&[]).await;
         }
         let failed = fixture.fails(&stranger, "a:1", Policy::Never).await;
         assert_eq!(failed.0, "ErrImageNeverPull", "after housekeeping");
         fixture.ensure(&pod("friend", &["right"]), "a:1", Policy::IfNotPresent).await.unwrap();
     }
+}
+
+/// A digest, as CRI-O and cri-dockerd returned it until 2026.
+const DIGEST: &str =
+    "docker.io/library/a@sha256:1111111111111111111111111111111111111111111111111111111111111111";
+
+#[tokio::test(start_paused = true)]
+async fn an_image_whose_pull_returned_a_digest_is_not_for_those_who_have_no_credentials() {
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.runtime.0.lock().image_ref = Some(DIGEST);
+    fixture.ensure(&pod("owner", &["right"]), "a:1", Policy::IfNotPresent).await.unwrap();
+    let stranger = fixture.fails(&pod("stranger", &[]), "a:1", Policy::Never).await;
+    assert_eq!(stranger.0, "ErrImageNeverPull");
+    fixture.ensure(&pod("friend", &["right"]), "a:1", Policy::Never).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_image_whose_pull_returned_no_reference_is_nobodys() {
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.runtime.0.lock().image_ref = Some("");
+    let failed = fixture.fails(&pod("owner", &["right"]), "a:1", Policy::IfNotPresent).await;
+    assert_eq!(failed, ("ErrImagePull".to_owned(), "imageRef of image \"a:1\" is not set".to_owned()));
+    let stranger = fixture.fails(&pod("stranger", &[]), "a:1", Policy::Never).await;
+    assert_eq!(stranger.0, "ErrImageNeverPull");
+}
+
+/// The digest says nothing about the id, under which the image is found later.
+#[tokio::test(start_paused = true)]
+async fn an_image_that_cannot_be_inspected_after_its_pull_is_nobodys() {
+    let fixture = PullFixture::new();
+    fixture.runtime.0.lock().password = Some("right");
+    fixture.runtime.0.lock().image_ref = Some(DIGEST);
+    fixture.runtime.0.lock().slow = SECOND;
+    let owner = pod("owner", &["right"]);
+    let blind = async {
+        while fixture.runtime.0.lock().running == 0 {
+            tokio::task::yield_now().await;
+        }
+        fixture.runtime.0.lock().blind = Some("away");
+    };
+    let (failed, ()) = tokio::join!(fixture.fails(&owner, "a:1", Policy::IfNotPresent), blind);
+    assert_eq!(failed.0, "CreateContainerConfigError");
+    fixture.runtime.0.lock().blind = None;
+    let stranger = fixture.fails(&pod("stranger", &[]), "a:1", Policy::Never).await;
+    assert_eq!(stranger.0, "ErrImageNeverPull");
+    fixture.ensure(&owner, "a:1", Policy::IfNotPresent).await.unwrap();
+    fixture.ensure(&pod("friend", &["right"]), "a:1", Policy::Never).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -171,7 +220,7 @@ async fn records_of_interrupted_pulls_are_removed_and_open_nothing() {
     let intents = || std::fs::read_dir(&pulling).unwrap().count();
     assert_eq!(intents(), 10);
     std::fs::write(pulling.join("new.0"), "r.example/i").unwrap();
-    fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+    fixture.puller.prune(&[]).await;
     assert_eq!(intents(), 11, "the runtime may still be adding the images");
     // It has added one.
     fixture.add_image("r.example/i0:1");
@@ -180,7 +229,7 @@ async fn records_of_interrupted_pulls_are_removed_and_open_nothing() {
         while fixture.runtime.0.lock().running == 0 {
             tokio::task::yield_now().await;
         }
-        fixture.puller.prune(&[], fixture.puller.clock.now()).await;
+        fixture.puller.prune(&[]).await;
         assert_eq!(intents(), 1, "that of the active pull");
     };
     let (active, ()) = tokio::join!(active, prune);

@@ -47,6 +47,8 @@ pub(super) struct State {
     pub access: Option<Access>,
     /// The error of inspecting an image, if set.
     pub blind: Option<&'static str>,
+    /// What a pull returns instead of the id of the image, if set.
+    pub image_ref: Option<&'static str>,
     /// How long a pull takes.
     pub slow: Duration,
     /// Passwords of all pulls that were begun.
@@ -127,7 +129,7 @@ impl ContainerBackend for FakeImageRuntime {
                 let there =
                     Image { id: id.clone(), size: 42, username: "www".to_owned(), ..Image::default() };
                 state.images.insert(image.to_owned(), there);
-                Ok(id)
+                Ok(state.image_ref.map_or(id, ToOwned::to_owned))
             }
         }
     }
