@@ -240,7 +240,7 @@ impl CopyStateMachine {
 
     /// When to send [`Event::Tick`] if nothing else happens before.
     pub fn deadline(&self) -> Option<Duration> {
-        let may_retire = self.may_retire();
+        let may_retire = self.free_retirements() > 0;
         let lower_namespaces = self.lower_namespaces.values().filter_map(|it| it.deadline(may_retire));
         lower_namespaces.chain(self.due.first().map(|(at, _)| *at)).min()
     }
