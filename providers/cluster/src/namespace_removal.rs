@@ -10,13 +10,13 @@ use k8s_openapi::{
 use tokio::time::Instant;
 use tracing::{debug, info};
 use vk_kube::{Client, Error, Kind, Objects, Selector};
-use vk_supervisor::Clock;
 
 use crate::{
     copies::kind::CopiedObject,
     detach::{LowerObject, why_in_use},
     names::{self, OwnerId},
     owner_config_map,
+    retirement_marks::RetirementMarks,
 };
 
 /// How long after the mark a namespace may be deleted. Others wait for longer than this.
@@ -31,7 +31,7 @@ pub(crate) async fn retire(
     lower: &Client,
     namespace: &str,
     owner: &OwnerId,
-    clock: &Clock,
+    marks: &RetirementMarks,
 ) -> Result<(), Error> {
     let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
     let found = match maps.get(&owner_config_map::name(owner)).await {
@@ -49,7 +49,7 @@ pub(crate) async fn retire(
     if owned {
         return Err(in_use(namespace, "it contains objects of this node"));
     }
-    if remove_namespace(lower, namespace, owner, uid, clock).await? {
+    if remove_namespace(lower, namespace, owner, uid, marks).await? {
         return Ok(());
     }
     removed(maps.delete(&owner_config_map::name(owner), uid).await)
@@ -62,7 +62,7 @@ async fn remove_namespace(
     namespace: &str,
     owner: &OwnerId,
     map_uid: &str,
-    clock: &Clock,
+    marks: &RetirementMarks,
 ) -> Result<bool, Error> {
     let objects: Objects<Namespace> = Objects::all(lower.clone());
     let found = match objects.get(namespace).await {
@@ -75,11 +75,11 @@ async fn remove_namespace(
         return Ok(false);
     }
     let marked = Instant::now();
-    owner_config_map::mark_retiring(lower, namespace, owner, map_uid, Some(clock.now())).await?;
-    let removed = remove_if_unused(lower, namespace, owner, &found, (marked, clock)).await;
+    marks.set(lower, namespace, owner, map_uid).await?;
+    let removed = remove_if_unused(lower, namespace, owner, &found, (marked, marks)).await;
     // After any other error the deletion may still take effect: then the mark stays until others ignore it.
     if matches!(&removed, Err(error) if error.kind == Kind::Conflict)
-        && let Err(error) = owner_config_map::mark_retiring(lower, namespace, owner, map_uid, None).await
+        && let Err(error) = marks.clear(lower, namespace, owner, map_uid).await
     {
         debug!(%error, namespace, "cannot remove the mark of a namespace that stays: others ignore it after some minutes");
     }
@@ -92,7 +92,7 @@ async fn remove_if_unused(
     namespace: &str,
     owner: &OwnerId,
     found: &ObjectMeta,
-    (marked, clock): (Instant, &Clock),
+    (marked, marks): (Instant, &RetirementMarks),
 ) -> Result<bool, Error> {
     let objects: Objects<Namespace> = Objects::all(lower.clone());
     let own_map = LowerObject {
@@ -101,14 +101,14 @@ async fn remove_if_unused(
         name: owner_config_map::name(owner),
     };
     if let Some(why) = why_in_use(lower, namespace, &[own_map]).await {
-        if is_left_to_another(lower, namespace, owner, clock).await? {
+        if is_left_to_another(lower, namespace, owner, marks).await? {
             return Ok(false);
         }
         return Err(in_use(namespace, &why));
     }
     // A virtual node that begins to use the namespace creates its owner ConfigMap first, and then looks for our mark: it is found here, or
     // it waits.
-    if is_left_to_another(lower, namespace, owner, clock).await? {
+    if is_left_to_another(lower, namespace, owner, marks).await? {
         return Ok(false);
     }
     if marked.elapsed() > MAX_SEARCH {
@@ -149,20 +149,20 @@ async fn is_left_to_another(
     lower: &Client,
     namespace: &str,
     owner: &OwnerId,
-    clock: &Clock,
+    marks: &RetirementMarks,
 ) -> Result<bool, Error> {
-    let all = owner_config_map::list(lower, namespace).await?;
-    let others = all.iter().filter(|map| !owner.owns(&map.metadata));
-    let (ours, foreign): (Vec<_>, Vec<_>) = others.partition(|map| owner.is_origin_of(&map.metadata));
-    if ours.iter().any(|map| !owner_config_map::is_retiring(map, clock.now())) {
+    let all = marks.owner_maps(lower, namespace).await?;
+    let others = all.iter().filter(|(map, _)| !owner.owns(&map.metadata));
+    let (ours, foreign): (Vec<_>, Vec<_>) = others.partition(|(map, _)| owner.is_origin_of(&map.metadata));
+    if ours.iter().any(|(_, retiring)| !retiring) {
         return Ok(true);
     }
     let used_by = |map: &ConfigMap, does: &str| {
         in_use(namespace, &format!("virtual node {} {does}", owner_config_map::node_of(map)))
     };
     match (foreign.first(), ours.first()) {
-        (Some(map), _) => Err(used_by(map, "of another upper cluster uses it")),
-        (None, Some(map)) => Err(used_by(map, "is removing it too")),
+        (Some((map, _)), _) => Err(used_by(map, "of another upper cluster uses it")),
+        (None, Some((map, _))) => Err(used_by(map, "is removing it too")),
         (None, None) => Ok(false),
     }
 }
