@@ -29,8 +29,16 @@ const MEMORY: Duration = Duration::from_hours(24);
 #[derive(Debug)]
 pub(crate) struct RetirementMarks {
     clock: Clock,
-    /// The values of marks, and when each was first seen, by the UID of the owner ConfigMap.
-    seen: Mutex<HashMap<String, (String, Instant)>>,
+    known: Mutex<KnownMarks>,
+}
+
+/// The values of marks, by the UID of the owner ConfigMap.
+#[derive(Debug, Default)]
+struct KnownMarks {
+    /// Each with the time when it was first seen.
+    seen: HashMap<String, (String, Instant)>,
+    /// Those that this process has set, and has not deleted the namespace since. They may be there although the request failed.
+    without_deletion: HashMap<String, String>,
 }
 
 // === impl RetirementMarks ===
@@ -38,7 +46,7 @@ pub(crate) struct RetirementMarks {
 impl RetirementMarks {
     /// A process that has seen no marks yet. Its own marks have the time of this clock.
     pub(crate) fn new(clock: Clock) -> Self {
-        Self { clock, seen: Mutex::default() }
+        Self { clock, known: Mutex::default() }
     }
 
     /// Marks the owner ConfigMap with this UID: its node begins to remove the namespace.
@@ -49,7 +57,15 @@ impl RetirementMarks {
         owner: &OwnerId,
         uid: &str,
     ) -> Result<(), Error> {
-        patch(lower, namespace, owner, uid, Some(self.clock.now().to_string())).await
+        let value = self.clock.now().to_string();
+        self.known.lock().without_deletion.insert(uid.to_owned(), value.clone());
+        patch(lower, namespace, owner, uid, Some(value)).await
+    }
+
+    /// The namespace, or only the owner ConfigMap, is deleted now. This may take effect even if it fails, so from now on the mark counts for
+    /// this process too.
+    pub(crate) fn record_deletion(&self, uid: &str) {
+        self.known.lock().without_deletion.remove(uid);
     }
 
     /// Removes the mark: the namespace stays.
@@ -80,11 +96,15 @@ impl RetirementMarks {
     /// Whether the virtual node of an owner ConfigMap that was just read is removing the namespace.
     fn is_retiring(&self, map: &ConfigMap) -> bool {
         let uid = map.metadata.uid.as_deref().unwrap_or_default();
-        let mut seen = self.seen.lock();
+        let mut known = self.known.lock();
+        let KnownMarks { seen, without_deletion } = &mut *known;
         let Some(value) = value(map) else {
             seen.remove(uid);
             return false;
         };
+        if without_deletion.get(uid).is_some_and(|own| own == value) {
+            return false;
+        }
         if let Some((known, since)) = seen.get(uid)
             && known == value
         {
@@ -96,7 +116,8 @@ impl RetirementMarks {
     }
 
     /// Fails while a namespace is being deleted or a virtual node of any upper cluster is removing it. It is asked after our owner ConfigMap
-    /// was created. A mark of our own counts too: the deletion that an earlier process asked for may still take effect.
+    /// was created. A mark of our own counts too, unless this process has set it and not deleted the namespace: the deletion that it or an
+    /// earlier process asked for may still take effect.
     pub(crate) async fn check_namespace_stays(
         &self,
         lower: &Client,
@@ -186,6 +207,6 @@ mod tests {
         assert!(marks.is_retiring(&map("gone", Some("1"))));
         tokio::time::advance(MEMORY).await;
         assert!(marks.is_retiring(&map("new", Some("1"))));
-        assert_eq!(marks.seen.lock().keys().collect::<Vec<_>>(), ["new"]);
+        assert_eq!(marks.known.lock().seen.keys().collect::<Vec<_>>(), ["new"]);
     }
 }
