@@ -13,6 +13,8 @@ use std::{
 use http::Method;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use vk_kube::Client;
 use vk_provider::PodRef;
 use vk_provider_cluster::{
     dependencies::Dependencies,
@@ -24,7 +26,7 @@ use vk_testing::eventually;
 
 use self::fixture::{CopierFixture, NAMESPACE, RETIRING, cluster_with, list, mark, own_map, owner_map};
 use crate::{
-    fake_api_server::{DEADLINE, FakeApiServer, RecordedRequest, status},
+    fake_api_server::{DEADLINE, FakeApiServer, RecordedRequest, ScriptedAnswer, status},
     scripted_cluster::{ScriptedCluster, owner},
 };
 
@@ -79,27 +81,71 @@ async fn a_namespace_stays_with_the_first_pod_of_another_upper_cluster() {
     assert_eq!(deleted, "nothing", "only nodes of our upper cluster remove it later");
 }
 
-#[tokio::test]
-async fn detach_leaves_a_namespace_that_another_upper_cluster_has_begun_to_use() {
-    let other = OwnerId { origin: "other".to_owned(), node: "other".to_owned() };
-    let mut cluster = cluster_with(&[owner_map(&other)]);
+/// A cluster from whose namespace a virtual node can be detached.
+fn detachable_cluster(maps: &[Value]) -> ScriptedCluster {
+    let mut cluster = cluster_with(maps);
     cluster.live.insert(format!("{NAMESPACE}/persistentvolumeclaims"), list("PersistentVolumeClaim", &[]));
+    let namespaces = list("Namespace", &[cluster.live[NAMESPACE].clone()]);
+    cluster.live.insert("/api/v1/namespaces".to_owned(), namespaces);
     cluster
-        .live
-        .insert("/api/v1/namespaces".to_owned(), list("Namespace", &[cluster.live[NAMESPACE].clone()]));
-    let cluster = Mutex::new(cluster);
-    let server = FakeApiServer::start(move |request| cluster.lock().answer(request)).await;
-    let options = DetachOptions {
-        lower: server.client.clone(),
-        owner: owner(),
+}
+
+fn detach_options(lower: &Client, owner: OwnerId) -> DetachOptions {
+    DetachOptions {
+        lower: lower.clone(),
+        owner,
         namespaces: Some(vec!["web".to_owned()]),
         keep_claims: false,
         dry_run: false,
-        timeout: Duration::ZERO,
-    };
-    let report = detach(&options).await.unwrap();
+        timeout: DEADLINE,
+    }
+}
+
+#[tokio::test]
+async fn detach_leaves_a_namespace_that_another_upper_cluster_has_begun_to_use() {
+    let other = OwnerId { origin: "other".to_owned(), node: "other".to_owned() };
+    let cluster = Arc::new(Mutex::new(detachable_cluster(&[owner_map(&other)])));
+    let shared = Arc::clone(&cluster);
+    let server = FakeApiServer::start(move |request| shared.lock().answer_and_store(request)).await;
+    let report = detach(&detach_options(&server.client, owner())).await.unwrap();
     assert_eq!(report.removed, []);
     assert!(report.left.iter().any(|(item, _)| item.to_string() == "Namespace web"), "{report:?}");
+    assert_eq!(cluster.lock().live.get(&own_map()), None, "nothing of the detached node is left");
+}
+
+/// Until the deletion is answered, nobody knows whether it takes effect.
+#[tokio::test]
+async fn a_node_does_not_use_a_namespace_that_detach_is_removing() {
+    let detached = OwnerId { node: "detached".to_owned(), ..owner() };
+    let (answer_deletion, late) = oneshot::channel();
+    let late = Mutex::new(Some(late));
+    let cluster = detachable_cluster(&[owner_map(&detached)]);
+    let fixture = CopierFixture::start_with(cluster, Duration::from_hours(1), move |request, cluster| {
+        let is_deletion = request.method == Method::DELETE && request.path == NAMESPACE;
+        let late = late.lock().take_if(|_| is_deletion)?;
+        Some(ScriptedAnswer::Late(late, cluster.live[NAMESPACE].to_string()))
+    })
+    .await;
+    let options = detach_options(&fixture.server.client, detached);
+    let use_namespace = async {
+        eventually("detach deletes the namespace", DEADLINE, || async {
+            let deletions = fixture.deletions();
+            if deletions.iter().any(|path| path == NAMESPACE) {
+                Ok(())
+            } else {
+                Err(format!("{deletions:?}"))
+            }
+        })
+        .await;
+        let ensured = fixture.copier.ensure(&PodRef::new("web", "p", "u1"), Dependencies::default()).await;
+        let refused = ensured.expect_err("the pod would be deleted with the namespace");
+        assert!(refused.report().contains("is about to delete"), "{}", refused.report());
+        fixture.cluster.lock().live.remove(NAMESPACE);
+        answer_deletion.send(()).unwrap();
+    };
+    let (report, ()) = tokio::join!(detach(&options), use_namespace);
+    let removed = report.unwrap().removed;
+    assert!(removed.iter().any(|item| item.to_string() == "Namespace web"), "{removed:?}");
 }
 
 #[tokio::test]
