@@ -1,5 +1,7 @@
 //! Namespaces that nobody uses go after a while.
 
+use vk_kube::{Error, Kind as ErrorKind};
+
 use super::{
     super::*,
     A_WHILE, MAP,
