@@ -49,6 +49,7 @@ use crate::{
     dependencies::Dependencies,
     lower_cluster::{CopyListener, LowerCluster},
     names::{NamespaceMapping, OwnerId},
+    retirement_marks::RetirementMarks,
 };
 
 /// The reason of pods that wait because an object of somebody else has a name that they need.
@@ -107,7 +108,7 @@ struct Inner {
     /// Incremented with each event.
     changed: watch::Sender<u64>,
     started: Instant,
-    clock: Clock,
+    marks: RetirementMarks,
 }
 
 struct State {
@@ -148,7 +149,7 @@ impl Copier {
             state: Mutex::new(State { state_machine, actions: Vec::new() }),
             changed: watch::Sender::new(0),
             started: Instant::now(),
-            clock: options.clock,
+            marks: RetirementMarks::new(options.clock),
         });
         let mut executor = Executor {
             inner: Arc::clone(&inner),

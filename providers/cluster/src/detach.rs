@@ -13,17 +13,23 @@ use std::{
 };
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret, ServiceAccount};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, Namespace, PersistentVolumeClaim, Pod, Secret, ServiceAccount},
+    apimachinery::pkg::apis::meta::v1::ObjectMeta,
+};
 use serde_json::json;
 use tokio::time::Instant;
 use vk_kube::{Client, Error, Kind, Objects, Patch, Selector};
+use vk_supervisor::Clock;
 
 use self::inventory::{DetachPlan, Handover, Inventory, OwnedObject};
 pub(crate) use self::namespace_contents::why_in_use;
 use crate::{
     lower_cluster,
     names::{self, OwnerId},
+    namespace_removal::{self, Removal},
     owner_config_map,
+    retirement_marks::RetirementMarks,
 };
 
 /// How often the remaining objects are checked.
@@ -163,10 +169,8 @@ async fn remove(options: &DetachOptions, objects_listed: &[OwnedObject]) -> Resu
             inventory::SERVICE_ACCOUNT => {
                 Objects::<ServiceAccount>::namespaced(lower, namespace).delete(name, uid).await
             }
-            inventory::CLAIM => {
-                Objects::<PersistentVolumeClaim>::namespaced(lower, namespace).delete(name, uid).await
-            }
-            _ => Objects::<Namespace>::all(lower).delete(name, uid).await,
+            // A claim.
+            _ => Objects::<PersistentVolumeClaim>::namespaced(lower, namespace).delete(name, uid).await,
         };
         match answer {
             // It is already gone or was replaced.
@@ -222,6 +226,7 @@ async fn namespaces(
         Err(error) if error.kind == Kind::Forbidden => return Ok(()),
         Err(error) => return Err(error),
     };
+    let marks = RetirementMarks::new(Clock::system());
     let ours =
         |namespace: &&Namespace| names::annotation(&namespace.metadata, names::ORIGIN_NAMESPACE).is_some();
     for namespace in listed.iter().filter(ours) {
@@ -231,15 +236,14 @@ async fn namespaces(
         }
         let item = LowerObject { kind: "Namespace", namespace: None, name: name.clone() };
         let other = found.other_node(&options.owner, &name);
-        let stays = if let Some(other) = other {
-            Some(format!("the virtual node {other} has objects in it"))
-        } else {
-            let known = if options.dry_run { report.removed.as_slice() } else { &[] };
-            match namespace_contents::why_in_use(&options.lower, &name, known).await {
-                // The search takes a while. A virtual node that has begun to use the namespace meanwhile has its owner ConfigMap in it.
-                None => other_node(options, &name).await?,
-                why => why,
+        let stays = match other {
+            Some(other) => Some(format!("virtual node {other} has objects in it")),
+            None if options.dry_run || namespace.metadata.deletion_timestamp.is_some() => {
+                why_kept(options, &name, &report.removed).await?
             }
+            None => remove_namespace(options, &namespace.metadata, &marks)
+                .await
+                .map_err(|error| Error { message: format!("delete {item}: {}", error.message), ..error })?,
         };
         if let Some(why) = stays {
             report.left.push((item, why));
@@ -249,12 +253,10 @@ async fn namespaces(
         if options.dry_run {
             continue;
         }
-        let uid = namespace.metadata.uid.clone().unwrap_or_default();
-        let going = namespace.metadata.deletion_timestamp.is_some();
-        remove(options, &[OwnedObject { item: item.clone(), uid: uid.clone(), going }]).await?;
+        let uid = namespace.metadata.uid.clone();
         loop {
             match objects.get(&name).await {
-                Ok(there) if there.metadata.uid.as_ref() == Some(&uid) => {}
+                Ok(there) if there.metadata.uid == uid => {}
                 Ok(_) => break,
                 Err(error) if error.kind == Kind::NotFound => break,
                 Err(error) => return Err(error),
@@ -268,11 +270,40 @@ async fn namespaces(
     Ok(())
 }
 
-/// Why a namespace with owner ConfigMaps of other virtual nodes, of any upper cluster, has to stay.
-async fn other_node(options: &DetachOptions, namespace: &str) -> Result<Option<String>, Error> {
+/// Why a namespace stays, as far as it can be told without a mark. Objects that are `known` to be removed do not count.
+async fn why_kept(
+    options: &DetachOptions,
+    namespace: &str,
+    known: &[LowerObject],
+) -> Result<Option<String>, Error> {
+    if let Some(why) = why_in_use(&options.lower, namespace, known).await {
+        return Ok(Some(why));
+    }
     let all = owner_config_map::list(&options.lower, namespace).await?;
     let other = all.iter().find(|map| !options.owner.owns(&map.metadata));
-    Ok(other.map(|map| format!("the virtual node {} uses it", owner_config_map::node_of(map))))
+    Ok(other.map(|map| format!("virtual node {} uses it", owner_config_map::node_of(map))))
+}
+
+/// Deletes a namespace in which the virtual node has nothing any more, or returns why it stays. Until that is decided the node has an owner
+/// ConfigMap in it again: without its mark, a virtual node that begins to use the namespace after the search would lose its pods.
+async fn remove_namespace(
+    options: &DetachOptions,
+    namespace: &ObjectMeta,
+    marks: &RetirementMarks,
+) -> Result<Option<String>, Error> {
+    let (lower, owner) = (&options.lower, &options.owner);
+    let name = namespace.name.as_deref().unwrap_or_default();
+    let map = owner_config_map::ensure(lower, name, owner).await?;
+    let stays = match namespace_removal::remove_unless_used(lower, namespace, owner, &map.uid, marks).await? {
+        Removal::Deleted => return Ok(None),
+        Removal::Left(why) | Removal::Stays(why) => Ok(Some(why)),
+        Removal::Forbidden(error) => Err(error),
+    };
+    let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), name);
+    match maps.delete(&map.name, &map.uid).await {
+        Err(error) if !matches!(error.kind, Kind::NotFound | Kind::Conflict) => Err(error),
+        _ => stays,
+    }
 }
 
 impl fmt::Display for LowerObject {

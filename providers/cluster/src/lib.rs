@@ -20,6 +20,7 @@ pub mod node;
 pub mod owner_config_map;
 pub mod pod_plan;
 pub mod provider;
+mod retirement_marks;
 pub mod stats;
 pub mod status;
 pub mod storage;

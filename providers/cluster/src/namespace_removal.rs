@@ -10,17 +10,30 @@ use k8s_openapi::{
 use tokio::time::Instant;
 use tracing::{debug, info};
 use vk_kube::{Client, Error, Kind, Objects, Selector};
-use vk_supervisor::Clock;
 
 use crate::{
     copies::kind::CopiedObject,
     detach::{LowerObject, why_in_use},
     names::{self, OwnerId},
     owner_config_map,
+    retirement_marks::RetirementMarks,
 };
 
 /// How long after the mark a namespace may be deleted. Others wait for longer than this.
 const MAX_SEARCH: Duration = Duration::from_mins(1);
+
+/// What becomes of a namespace that the node does not use any more.
+#[derive(Debug)]
+pub(crate) enum Removal {
+    /// It is being deleted, with everything in it.
+    Deleted,
+    /// Another virtual node of this upper cluster uses it for this reason, and removes it when it does not use it any more.
+    Left(String),
+    /// It stays for now: somebody else uses it for this reason, who may leave later.
+    Stays(String),
+    /// The process may not delete it.
+    Forbidden(Error),
+}
 
 /// Removes the owner ConfigMap of the node from a namespace, and the namespace if it was created for this upper cluster and nothing else is
 /// in it. Fails if the namespace has to stay for now.
@@ -31,7 +44,7 @@ pub(crate) async fn retire(
     lower: &Client,
     namespace: &str,
     owner: &OwnerId,
-    clock: &Clock,
+    marks: &RetirementMarks,
 ) -> Result<(), Error> {
     let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
     let found = match maps.get(&owner_config_map::name(owner)).await {
@@ -49,80 +62,80 @@ pub(crate) async fn retire(
     if owned {
         return Err(in_use(namespace, "it contains objects of this node"));
     }
-    if remove_namespace(lower, namespace, owner, uid, clock).await? {
-        return Ok(());
+    let namespaces: Objects<Namespace> = Objects::all(lower.clone());
+    match namespaces.get(namespace).await {
+        Ok(found) if owner_config_map::is_created_by(owner, &found.metadata) => {
+            match remove_unless_used(lower, &found.metadata, owner, uid, marks).await? {
+                Removal::Deleted => return Ok(()),
+                Removal::Stays(why) => return Err(in_use(namespace, &why)),
+                Removal::Left(_) | Removal::Forbidden(_) => {}
+            }
+        }
+        Ok(_) => {}
+        // A process with permissions in some namespaces only has not created any.
+        Err(error) if matches!(error.kind, Kind::NotFound | Kind::Forbidden) => {}
+        Err(error) => return Err(error),
     }
+    marks.record_deletion(uid);
     removed(maps.delete(&owner_config_map::name(owner), uid).await)
 }
 
-/// Removes a namespace with the owner ConfigMap of the node in it. Returns whether it is gone, with the ConfigMap. Fails if it is ours and
-/// somebody else uses it, who may leave later.
-async fn remove_namespace(
+/// Deletes a namespace that was created for this upper cluster, unless somebody uses it. The owner ConfigMap of the node, which has this UID
+/// and is the only object of the node in it, is marked meanwhile.
+pub(crate) async fn remove_unless_used(
+    lower: &Client,
+    found: &ObjectMeta,
+    owner: &OwnerId,
+    map_uid: &str,
+    marks: &RetirementMarks,
+) -> Result<Removal, Error> {
+    let namespace = found.name.as_deref().unwrap_or_default();
+    let user = find_user(lower, namespace, owner, map_uid, marks).await;
+    // Without a deletion nobody has to wait, even if it is not known whether the mark was set. With one the mark stays until others ignore
+    // it: also a deletion that failed may take effect later.
+    if !matches!(user, Ok(None))
+        && let Err(error) = marks.clear(lower, namespace, owner, map_uid).await
+    {
+        debug!(%error, namespace, "cannot remove the mark of a namespace that stays: others ignore it after some minutes");
+    }
+    if let Some(user) = user? {
+        return Ok(user);
+    }
+    marks.record_deletion(map_uid);
+    let namespaces: Objects<Namespace> = Objects::all(lower.clone());
+    match namespaces.delete(namespace, found.uid.as_deref().unwrap_or_default()).await {
+        Ok(()) => {
+            info!(namespace, "deleted a namespace of the lower cluster that nobody used any more");
+            Ok(Removal::Deleted)
+        }
+        Err(error) if matches!(error.kind, Kind::NotFound | Kind::Conflict) => Ok(Removal::Deleted),
+        Err(error) if error.kind == Kind::Forbidden => Ok(Removal::Forbidden(error)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Marks the owner ConfigMap of the node and looks for somebody else who uses the namespace.
+async fn find_user(
     lower: &Client,
     namespace: &str,
     owner: &OwnerId,
     map_uid: &str,
-    clock: &Clock,
-) -> Result<bool, Error> {
-    let objects: Objects<Namespace> = Objects::all(lower.clone());
-    let found = match objects.get(namespace).await {
-        Ok(found) => found.metadata,
-        // A process with permissions in some namespaces only has not created any.
-        Err(error) if matches!(error.kind, Kind::NotFound | Kind::Forbidden) => return Ok(false),
-        Err(error) => return Err(error),
-    };
-    if !owner_config_map::is_created_by(owner, &found) {
-        return Ok(false);
-    }
-    let marked = Instant::now();
-    owner_config_map::mark_retiring(lower, namespace, owner, map_uid, Some(clock.now())).await?;
-    let removed = remove_if_unused(lower, namespace, owner, &found, (marked, clock)).await;
-    // After any other error the deletion may still take effect: then the mark stays until others ignore it.
-    if matches!(&removed, Err(error) if error.kind == Kind::Conflict)
-        && let Err(error) = owner_config_map::mark_retiring(lower, namespace, owner, map_uid, None).await
-    {
-        debug!(%error, namespace, "cannot remove the mark of a namespace that stays: others ignore it after some minutes");
-    }
-    removed
-}
-
-/// Deletes a namespace that was marked at this time, unless somebody uses it.
-async fn remove_if_unused(
-    lower: &Client,
-    namespace: &str,
-    owner: &OwnerId,
-    found: &ObjectMeta,
-    (marked, clock): (Instant, &Clock),
-) -> Result<bool, Error> {
-    let objects: Objects<Namespace> = Objects::all(lower.clone());
+    marks: &RetirementMarks,
+) -> Result<Option<Removal>, Error> {
+    let begin = Instant::now();
+    marks.set(lower, namespace, owner, map_uid).await?;
     let own_map = LowerObject {
         kind: "ConfigMap",
         namespace: Some(namespace.to_owned()),
         name: owner_config_map::name(owner),
     };
-    if let Some(why) = why_in_use(lower, namespace, &[own_map]).await {
-        if is_left_to_another(lower, namespace, owner, clock).await? {
-            return Ok(false);
-        }
-        return Err(in_use(namespace, &why));
-    }
+    let contents = why_in_use(lower, namespace, &[own_map]).await;
     // A virtual node that begins to use the namespace creates its owner ConfigMap first, and then looks for our mark: it is found here, or
     // it waits.
-    if is_left_to_another(lower, namespace, owner, clock).await? {
-        return Ok(false);
-    }
-    if marked.elapsed() > MAX_SEARCH {
-        return Err(in_use(namespace, "the search for objects in it took too long"));
-    }
-    match objects.delete(namespace, found.uid.as_deref().unwrap_or_default()).await {
-        Ok(()) => {
-            info!(namespace, "deleted a namespace of the lower cluster that nobody used any more");
-            Ok(true)
-        }
-        Err(error) if matches!(error.kind, Kind::NotFound | Kind::Conflict) => Ok(true),
-        Err(error) if error.kind == Kind::Forbidden => Ok(false),
-        Err(error) => Err(error),
-    }
+    let node = find_other_node(lower, namespace, owner, marks).await?;
+    let slow =
+        (begin.elapsed() > MAX_SEARCH).then(|| "the search for objects in it took too long".to_owned());
+    Ok(node.or_else(|| contents.or(slow).map(Removal::Stays)))
 }
 
 /// Whether objects of a kind belong to the owner ConfigMap with this UID.
@@ -142,29 +155,26 @@ async fn has_pods(lower: &Client, namespace: &str, owner: &OwnerId, uid: &str) -
     Ok(found.iter().any(|pod| owner.owns(&pod.metadata) || is_owned(pod.metadata(), uid)))
 }
 
-/// Whether another virtual node of this upper cluster uses the namespace, which removes it when it does not use it any more. Fails if a
-/// node of another upper cluster does, which never removes it, or if all others of ours are removing it too: if each of them left it to
-/// the other ones, it would stay for ever.
-async fn is_left_to_another(
+/// Another virtual node that uses the namespace. It is left to a node of our upper cluster, but stays with one of another upper cluster,
+/// which never removes it, or if all others of ours are removing it too: if each of them left it to the other ones, it would stay for ever.
+async fn find_other_node(
     lower: &Client,
     namespace: &str,
     owner: &OwnerId,
-    clock: &Clock,
-) -> Result<bool, Error> {
-    let all = owner_config_map::list(lower, namespace).await?;
-    let others = all.iter().filter(|map| !owner.owns(&map.metadata));
-    let (ours, foreign): (Vec<_>, Vec<_>) = others.partition(|map| owner.is_origin_of(&map.metadata));
-    if ours.iter().any(|map| !owner_config_map::is_retiring(map, clock.now())) {
-        return Ok(true);
+    marks: &RetirementMarks,
+) -> Result<Option<Removal>, Error> {
+    let all = marks.owner_maps(lower, namespace).await?;
+    let others = all.iter().filter(|(map, _)| !owner.owns(&map.metadata));
+    let (ours, foreign): (Vec<_>, Vec<_>) = others.partition(|(map, _)| owner.is_origin_of(&map.metadata));
+    let why = |map: &ConfigMap, does: &str| format!("virtual node {} {does}", owner_config_map::node_of(map));
+    if let Some((map, _)) = ours.iter().find(|(_, retiring)| !retiring) {
+        return Ok(Some(Removal::Left(why(map, "uses it"))));
     }
-    let used_by = |map: &ConfigMap, does: &str| {
-        in_use(namespace, &format!("virtual node {} {does}", owner_config_map::node_of(map)))
-    };
-    match (foreign.first(), ours.first()) {
-        (Some(map), _) => Err(used_by(map, "of another upper cluster uses it")),
-        (None, Some(map)) => Err(used_by(map, "is removing it too")),
-        (None, None) => Ok(false),
-    }
+    Ok(match (foreign.first(), ours.first()) {
+        (Some((map, _)), _) => Some(Removal::Stays(why(map, "of another upper cluster uses it"))),
+        (None, Some((map, _))) => Some(Removal::Stays(why(map, "is removing it too"))),
+        (None, None) => None,
+    })
 }
 
 fn is_owned(object: &ObjectMeta, uid: &str) -> bool {

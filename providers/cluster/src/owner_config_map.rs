@@ -3,18 +3,13 @@
 //! It is the controller of the lower pods, so that no lower ReplicaSet adopts them by their labels and `kubectl drain` treats them as
 //! managed. When it is deleted, the garbage collector of the lower cluster removes everything that it owns.
 
-use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::{
     api::core::v1::{ConfigMap, Namespace},
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference},
 };
-use serde_json::json;
-use vk_kube::{Client, Error, Kind, Objects, Patch, Selector};
+use vk_kube::{Client, Error, Kind, Objects, Selector};
 
 use crate::names::{self, OwnerId};
-
-/// For how long a mark counts that says that a virtual node is removing a namespace. A process that ended in between leaves its mark.
-const MARK_TTL: SignedDuration = SignedDuration::from_mins(5);
 
 /// The name of the owner ConfigMap, which is the same in every namespace.
 pub fn name(owner: &OwnerId) -> String {
@@ -37,20 +32,6 @@ pub async fn ensure(lower: &Client, namespace: &str, owner: &OwnerId) -> Result<
     reference(&found.metadata, namespace, owner)
 }
 
-/// Marks the owner ConfigMap with this UID: its node begins to remove the namespace now, or (`None`) does not.
-pub(crate) async fn mark_retiring(
-    lower: &Client,
-    namespace: &str,
-    owner: &OwnerId,
-    uid: &str,
-    since: Option<Timestamp>,
-) -> Result<(), Error> {
-    let objects: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
-    let since = since.map(|since| since.to_string());
-    let mark = json!({"metadata": {"uid": uid, "annotations": {names::RETIRING: since}}});
-    objects.patch(&name(owner), Patch::Merge(&mark)).await.map(drop)
-}
-
 /// All owner ConfigMaps in a namespace: those of other upper clusters too, whose pods would be deleted with it.
 pub(crate) async fn list(lower: &Client, namespace: &str) -> Result<Vec<ConfigMap>, Error> {
     let maps: Objects<ConfigMap> = Objects::namespaced(lower.clone(), namespace);
@@ -61,51 +42,6 @@ pub(crate) async fn list(lower: &Client, namespace: &str) -> Result<Vec<ConfigMa
 /// The name of the virtual node that an owner ConfigMap belongs to, for messages.
 pub(crate) fn node_of(map: &ConfigMap) -> &str {
     map.data.as_ref().and_then(|data| data.get("node")).map_or("another one", String::as_str)
-}
-
-fn marked_since(map: &ConfigMap) -> Option<Timestamp> {
-    names::annotation(&map.metadata, names::RETIRING)?.parse().ok()
-}
-
-/// Whether the virtual node of an owner ConfigMap is removing the namespace.
-pub(crate) fn is_retiring(map: &ConfigMap, now: Timestamp) -> bool {
-    marked_since(map).is_some_and(|since| now.duration_since(since).abs() < MARK_TTL)
-}
-
-/// Fails while a namespace is being deleted or a virtual node of any upper cluster is removing it. It is asked after our owner ConfigMap
-/// was created: who removes a namespace marks its own owner ConfigMap first, and then looks for those of others. So one of both sees the
-/// other. A mark of our own counts too: the deletion that an earlier process asked for may still take effect.
-pub async fn check_namespace_stays(
-    lower: &Client,
-    namespace: &str,
-    owner: &OwnerId,
-    now: Timestamp,
-) -> Result<(), Error> {
-    for map in list(lower, namespace).await? {
-        if is_retiring(&map, now) {
-            let node = node_of(&map);
-            let message = format!(
-                "virtual node {node} is about to delete namespace {namespace} of the lower cluster: waiting until it is gone or stays"
-            );
-            return Err(Error::new(Kind::Conflict, message));
-        }
-        if owner.owns(&map.metadata) && marked_since(&map).is_some() {
-            let uid = map.metadata.uid.as_deref().unwrap_or_default();
-            mark_retiring(lower, namespace, owner, uid, None).await?;
-        }
-    }
-    let namespaces: Objects<Namespace> = Objects::all(lower.clone());
-    match namespaces.get(namespace).await {
-        Ok(found) if found.metadata.deletion_timestamp.is_some() => {
-            let message = format!(
-                "namespace {namespace} of the lower cluster is being deleted: waiting until it is gone"
-            );
-            Err(Error::new(Kind::Conflict, message))
-        }
-        // A process with permissions in some namespaces only relies on existing ones.
-        Err(error) if error.kind == Kind::Forbidden => Ok(()),
-        found => found.map(drop),
-    }
 }
 
 /// Whether a lower namespace was created for this upper cluster.

@@ -39,7 +39,7 @@ pub(super) async fn ensure_namespace(inner: Arc<Inner>, below: String, above: St
     let ensure = async {
         owner_config_map::ensure_namespace(lower, &below, &above, owner).await?;
         let reference = owner_config_map::ensure(lower, &below, owner).await?;
-        owner_config_map::check_namespace_stays(lower, &below, owner, inner.clock.now()).await?;
+        inner.marks.check_namespace_stays(lower, &below, owner).await?;
         Ok(reference)
     };
     let answer = ensure.await;
@@ -48,7 +48,7 @@ pub(super) async fn ensure_namespace(inner: Arc<Inner>, below: String, above: St
 
 /// Removes what we have in a lower namespace that nobody uses.
 pub(super) async fn retire_namespace(inner: Arc<Inner>, below: String) {
-    let answer = namespace_removal::retire(&inner.lower, &below, &inner.owner, &inner.clock).await;
+    let answer = namespace_removal::retire(&inner.lower, &below, &inner.owner, &inner.marks).await;
     inner.handle(Event::NamespaceRetired(below, answer));
 }
 

@@ -1,63 +1,33 @@
-//! The state of one copy and its next step.
+//! The state of one copy.
+
+mod lower_call;
+mod next_step;
+mod readiness;
 
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vk_kube::Error;
 use vk_provider::PodRef;
 use vk_supervisor::Backoff;
 
+pub(super) use self::next_step::NextStep;
+pub use self::{
+    lower_call::{Deletion, LowerCall, UseCheck},
+    readiness::Readiness,
+};
 use super::{
     Kind,
     diff::{DesiredCopy, Difference, ObservedCopy, UpperRef},
 };
-use crate::lower_cluster::ObjectUse;
 
 /// Delay before a failed call is retried.
 const BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_mins(1));
 /// Delay before a foreign object is read again, in case it was deleted.
 const FOREIGN_BACKOFF: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_mins(5));
-
 /// Delay before the same content is written again, when somebody keeps reverting it.
 const REPAIR_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_mins(1));
 /// After this long without a repair, the delay starts from the beginning.
 const REPAIR_RESET: Duration = Duration::from_mins(2);
-/// A call on a lower object.
-#[derive(Clone, Debug, PartialEq)]
-pub enum LowerCall {
-    /// Creates the object, with this owner reference if there is one.
-    Create(Arc<DesiredCopy>, Option<OwnerReference>),
-    /// Patches this version of the object to the desired state.
-    Patch(Box<ObservedCopy>, Arc<DesiredCopy>),
-    /// Deletes the object.
-    Delete(Deletion),
-    /// Reads the object.
-    Read,
-    /// Checks whether a lower pod of our upper cluster, on any of its virtual nodes, uses the object.
-    CheckUse(UseCheck),
-}
-
-/// The deletion of a copy.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Deletion {
-    /// The UID of the copy.
-    pub uid: String,
-    /// The version that nobody uses: it is not deleted if it was changed or a pod that uses it has appeared. `None` to delete the copy in
-    /// any case.
-    pub unused_version: Option<u64>,
-}
-
-/// A question about the use of a copy. The answer counts only for the version that it was asked about: a later one may be the work of
-/// another virtual node, which needs it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UseCheck {
-    /// The UID of the copy.
-    pub uid: String,
-    /// Its resource version.
-    pub version: u64,
-    /// Which pods count: all that refer to the copy, or only those that cannot run without it.
-    pub by: ObjectUse,
-}
 
 /// What is known about the upper object.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,18 +54,6 @@ enum Usage {
     Unknown,
     Used,
     Unused(UseCheck),
-}
-
-/// The next step for a copy.
-#[derive(Debug, PartialEq)]
-pub(super) enum NextStep {
-    /// Nothing to do before this time.
-    Wait(Option<Duration>),
-    Call(LowerCall),
-    /// The lower namespace has to exist before the object can be created.
-    EnsureNamespace,
-    /// The entry is no longer needed.
-    Forget,
 }
 
 /// One copy.
@@ -240,85 +198,6 @@ impl CopyState {
         }
     }
 
-    /// The next step. `is_left` tells whether a copy that this node does not need is left to the virtual node that owns it.
-    pub(super) fn next_step(
-        &self,
-        now: Duration,
-        owner_reference: Option<&OwnerReference>,
-        is_left: impl Fn(&ObservedCopy) -> bool,
-    ) -> NextStep {
-        if self.in_flight.is_some() {
-            return NextStep::Wait(None);
-        }
-        if self.pods.is_empty() && !self.may_exist() {
-            return NextStep::Forget;
-        }
-        if now < self.not_before {
-            return NextStep::Wait(Some(self.not_before));
-        }
-        match &self.lower {
-            _ if self.stale => return NextStep::Call(LowerCall::Read),
-            LowerState::Unknown => return NextStep::Call(LowerCall::Read),
-            // Deletion takes as long as the finalizers do.
-            LowerState::Present(found) if found.deleting && self.own_copy().is_some() => {
-                return NextStep::Call(LowerCall::Read);
-            }
-            _ => {}
-        }
-        if !self.is_maintained() {
-            let Some(found) = self.own_copy() else { return NextStep::Forget };
-            if is_left(found) {
-                return NextStep::Wait(None);
-            }
-            let delete =
-                Deletion { uid: found.uid.clone(), unused_version: Some(found.version).filter(|it| *it > 0) };
-            let delete = LowerCall::Delete(delete);
-            return self.next_step_if_unused(now, found, ObjectUse::Optional, delete);
-        }
-        if let Some((found, empty)) = self.emptied() {
-            let patch = LowerCall::Patch(Box::new(found.clone()), Arc::clone(empty));
-            return self.next_step_if_unused(now, found, ObjectUse::Required, patch);
-        }
-        match (self.desired(), self.own_copy()) {
-            (Some(desired), Some(found)) => match found.compare(desired) {
-                Difference::None => NextStep::Wait(None),
-                Difference::Change => {
-                    NextStep::Call(LowerCall::Patch(Box::new(found.clone()), Arc::clone(desired)))
-                }
-                Difference::Replace => NextStep::Call(LowerCall::Delete(Deletion::in_any_case(found))),
-            },
-            (Some(desired), None) => match owner_reference {
-                Some(owner_reference) => {
-                    let owner_reference = OwnerReference { controller: None, ..owner_reference.clone() };
-                    let owner_reference = Some(owner_reference).filter(|_| self.kind.has_owner());
-                    NextStep::Call(LowerCall::Create(Arc::clone(desired), owner_reference))
-                }
-                None => NextStep::EnsureNamespace,
-            },
-            // The lower API server keeps a claim that pods use, whoever deletes it.
-            (None, Some(found)) if self.is_source_gone(found) && !self.kind.is_removed_with_pods() => {
-                NextStep::Call(LowerCall::Delete(Deletion::in_any_case(found)))
-            }
-            (None, _) => NextStep::Wait(None),
-        }
-    }
-
-    /// The step for a call that needs a copy without users: first the question, then the call.
-    fn next_step_if_unused(
-        &self,
-        now: Duration,
-        found: &ObservedCopy,
-        by: ObjectUse,
-        call: LowerCall,
-    ) -> NextStep {
-        if now < self.check_use_at {
-            return NextStep::Wait(Some(self.check_use_at));
-        }
-        let check = UseCheck { uid: found.uid.clone(), version: found.version, by };
-        let is_unused = matches!(&self.usage, Usage::Unused(answered) if *answered == check);
-        NextStep::Call(if is_unused { call } else { LowerCall::CheckUse(check) })
-    }
-
     /// Whether a copy of ours exists or may exist in the lower cluster.
     fn may_exist(&self) -> bool {
         self.lower == LowerState::Unknown || self.own_copy().is_some()
@@ -430,72 +309,4 @@ impl CopyState {
         }
         self.last_written = Some(Arc::clone(desired));
     }
-
-    /// Whether a pod that refers to the copy can be created.
-    pub(super) fn readiness(&self, pod: &PodRef) -> Readiness {
-        let is_unsettled = self.stale
-            || match self.in_flight {
-                Some(LowerCall::Read | LowerCall::Delete(_)) => true,
-                // It may empty the copy of an object that came back. A claim is never emptied, and to change it may take long.
-                Some(LowerCall::Patch(..)) => self.kind != Kind::Claim,
-                Some(LowerCall::Create(..) | LowerCall::CheckUse(_)) | None => false,
-            };
-        if self.upper == UpperState::Unknown || self.lower == LowerState::Unknown || is_unsettled {
-            return self.unready();
-        }
-        // A service account is the one that the operator named, whoever created it.
-        if self.is_foreign() {
-            return if self.kind == Kind::ServiceAccount { Readiness::Ready } else { Readiness::Conflict };
-        }
-        let exists = match &self.upper {
-            UpperState::Present(_) => true,
-            UpperState::Skipped(_) => self.own_copy().is_some_and(|found| !self.is_source_gone(found)),
-            UpperState::Unknown | UpperState::Absent(_) => false,
-        };
-        if !exists && self.required_by.contains(pod) {
-            return Readiness::Missing;
-        }
-        if self.emptied().is_some() && self.usage != Usage::Used {
-            return self.unready();
-        }
-        let ready = match (self.desired(), self.own_copy()) {
-            (_, None) => false,
-            (_, Some(found)) if found.deleting => false,
-            (None, Some(_)) => true,
-            // A claim only has to be that of the upper claim: to change it may take long.
-            (Some(desired), Some(found)) if self.kind == Kind::Claim => {
-                found.compare(desired) != Difference::Replace
-            }
-            (Some(desired), Some(found)) => found.compare(desired) == Difference::None,
-        };
-        if ready { Readiness::Ready } else { self.unready() }
-    }
-
-    fn unready(&self) -> Readiness {
-        self.last_error.clone().map_or(Readiness::Waiting, Readiness::Failed)
-    }
-}
-
-// === impl Deletion ===
-
-impl Deletion {
-    /// Deletes a copy even if pods use it.
-    fn in_any_case(found: &ObservedCopy) -> Self {
-        Self { uid: found.uid.clone(), unused_version: None }
-    }
-}
-
-/// Whether the copies that a pod needs are in place.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Readiness {
-    /// Every name that the pod refers to is a copy of ours that is up to date.
-    Ready,
-    /// Some copies are missing.
-    Waiting,
-    /// An object that the pod cannot run without does not exist in the upper cluster.
-    Missing,
-    /// Some copies are missing and the last attempt failed.
-    Failed(Error),
-    /// An object of somebody else has the name of a copy.
-    Conflict,
 }

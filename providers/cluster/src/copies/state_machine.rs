@@ -15,11 +15,10 @@ use std::{
     time::Duration,
 };
 
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use rand::{RngExt as _, rngs::StdRng};
-use vk_kube::{Error, Kind as ErrorKind};
 use vk_provider::PodRef;
 
+pub use self::event::{CallOutcome, Event};
 use self::namespaces::LowerNamespace;
 use super::{
     Kind, Readiness, build,
@@ -33,69 +32,14 @@ use crate::{
     owner_config_map,
 };
 
+mod call_results;
+mod event;
 mod namespaces;
 #[cfg(test)]
 mod tests;
 
 /// How long copies stay after the last pod that needs them.
 pub const GRACE: Duration = Duration::from_mins(1);
-/// A copy that a lower pod still uses is checked again after this.
-const IN_USE_RECHECK: Duration = Duration::from_mins(5);
-
-/// An input of the state machine.
-#[derive(Clone, Debug)]
-pub enum Event {
-    /// A deadline has passed.
-    Tick,
-    /// The dependencies of a pod, which replace earlier ones.
-    PodAdded(PodRef, Dependencies),
-    /// A pod was deleted or has ended.
-    PodRemoved(PodRef),
-    /// The desired copy of an upper object; `None` if the object does not exist.
-    UpperRead(CopyKey, Option<Arc<DesiredCopy>>),
-    /// An upper object with this UID exists but must not be copied. An existing copy of it stays.
-    UpperSkipped(CopyKey, String),
-    /// An upper object cannot be read.
-    UpperUnreadable(CopyKey, Error),
-    /// A copy of our upper cluster was observed.
-    LowerSeen(CopyKey, ObservedCopy),
-    /// A copy was deleted at this version, or lost our label.
-    LowerDeleted(CopyKey, u64),
-    /// A copy is missing from a new list.
-    LowerMissing(CopyKey),
-    /// All copies of a kind were listed, in one namespace or in all.
-    Listed(Kind, Option<String>),
-    /// A call finished.
-    CallFinished(CopyKey, Result<CallOutcome, Error>),
-    /// A lower namespace and its owner ConfigMap exist, or could not be created.
-    NamespaceEnsured(String, Result<OwnerReference, Error>),
-    /// What we have in a lower namespace was removed, or has to stay for now.
-    NamespaceRetired(String, Result<(), Error>),
-}
-
-// === impl Event ===
-
-impl Event {
-    /// The event for an upper object that was read: its UID if it exists, and the desired copy if it may be copied. A claim that exists but
-    /// must not be copied is not treated as deleted: its copy may hold data.
-    pub fn upper_read(key: CopyKey, uid: Option<&str>, desired: Option<DesiredCopy>) -> Self {
-        match (uid, desired) {
-            (Some(uid), None) if key.kind == Kind::Claim => Self::UpperSkipped(key, uid.to_owned()),
-            (_, desired) => Self::UpperRead(key, desired.map(Arc::new)),
-        }
-    }
-}
-
-/// The outcome of a successful call.
-#[derive(Clone, Debug, PartialEq)]
-pub enum CallOutcome {
-    /// The object after the call, if it exists.
-    Object(Option<Box<ObservedCopy>>),
-    /// The object is being deleted.
-    Deleting,
-    /// Whether a lower pod uses the object.
-    InUse(bool),
-}
 
 /// An output of the state machine.
 #[derive(Clone, Debug, PartialEq)]
@@ -240,7 +184,7 @@ impl CopyStateMachine {
 
     /// When to send [`Event::Tick`] if nothing else happens before.
     pub fn deadline(&self) -> Option<Duration> {
-        let may_retire = self.may_retire();
+        let may_retire = self.free_retirements() > 0;
         let lower_namespaces = self.lower_namespaces.values().filter_map(|it| it.deadline(may_retire));
         lower_namespaces.chain(self.due.first().map(|(at, _)| *at)).min()
     }
@@ -378,105 +322,6 @@ impl CopyStateMachine {
         if let Some(entry) = self.entries.get_mut(key) {
             entry.observe(found, grace_end);
             self.advance(now, key, actions);
-        }
-    }
-
-    fn handle_call_result(
-        &mut self,
-        now: Duration,
-        key: &CopyKey,
-        answer: Result<CallOutcome, Error>,
-        actions: &mut Vec<Action>,
-    ) {
-        let grace_end = self.jittered(now, self.grace);
-        let check_again_at = self.jittered(now, IN_USE_RECHECK);
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        let Some(call) = entry.in_flight.take() else { return };
-        entry.handle_call_end(&call);
-        match answer {
-            Ok(CallOutcome::Object(found)) if call == LowerCall::Read => {
-                entry.handle_read(found.map(|found| *found), (now, grace_end), &mut self.rng);
-            }
-            Ok(CallOutcome::Object(found)) => {
-                entry.last_error = None;
-                entry.backoff.reset();
-                entry.record_write(&call, now, &mut self.rng);
-                match found {
-                    Some(found) => entry.observe(*found, grace_end),
-                    None => entry.lower = LowerState::Unknown,
-                }
-            }
-            Ok(CallOutcome::Deleting) => {
-                entry.last_error = None;
-                // The watch reports the deletion. In case it does not, the object is read later.
-                if let (LowerState::Present(found), LowerCall::Delete(deletion)) = (&mut entry.lower, &call) {
-                    found.deleting |= found.uid == deletion.uid;
-                }
-                entry.not_before = now + entry.backoff.next(None, &mut self.rng);
-            }
-            Ok(CallOutcome::InUse(used)) => {
-                entry.last_error = None;
-                match call {
-                    LowerCall::CheckUse(check) => entry.handle_use_check(check, used, check_again_at),
-                    _ if used => entry.handle_late_use(check_again_at),
-                    _ => {}
-                }
-            }
-            Err(error) => self.handle_call_error(now, key, &call, error, actions),
-        }
-        self.advance(now, key, actions);
-    }
-
-    fn handle_call_error(
-        &mut self,
-        now: Duration,
-        key: &CopyKey,
-        call: &LowerCall,
-        error: Error,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(entry) = self.entries.get_mut(key) else { return };
-        let lost = matches!(
-            error.kind,
-            ErrorKind::NotFound | ErrorKind::AlreadyExists | ErrorKind::Conflict | ErrorKind::Replaced
-        );
-        match (call, error.kind) {
-            // The namespace does not exist.
-            (LowerCall::Create(..), ErrorKind::NotFound) => {
-                entry.not_before = now + entry.backoff.next(None, &mut self.rng);
-                if let Some(namespace) = self.lower_namespaces.get_mut(&key.namespace) {
-                    namespace.mark_lost(now);
-                }
-            }
-            // The name is taken. An object known to be foreign stays so until it was read.
-            (LowerCall::Create(..), ErrorKind::AlreadyExists) => {
-                entry.stale = true;
-                if !entry.is_foreign() {
-                    entry.lower = LowerState::Unknown;
-                }
-                entry.backoff.next(None, &mut self.rng);
-            }
-            // Somebody else changed, replaced or deleted the object.
-            (LowerCall::Create(..) | LowerCall::Patch(..) | LowerCall::Delete(_), _) if lost => {
-                entry.lower = LowerState::Unknown;
-                let first = entry.backoff.failures() == 0;
-                let wait = entry.backoff.next(None, &mut self.rng);
-                if !first {
-                    entry.not_before = now + wait;
-                }
-            }
-            (_, kind) => {
-                entry.not_before = now + entry.backoff.next(error.retry_after, &mut self.rng);
-                if matches!(kind, ErrorKind::Invalid | ErrorKind::Forbidden) {
-                    let message = format!("cannot be copied to the lower cluster as {key}: {error}");
-                    for pod in entry.pods.difference(&entry.notified) {
-                        let (pod, message) = (pod.clone(), message.clone());
-                        actions.push(Action::Warn { pod, reason: "FailedReflection", message });
-                    }
-                    entry.notified = entry.pods.clone();
-                }
-                entry.last_error = Some(error);
-            }
         }
     }
 

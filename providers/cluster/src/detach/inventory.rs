@@ -19,7 +19,6 @@ pub(super) const POD: &str = "Pod";
 pub(super) const CONFIG_MAP: &str = "ConfigMap";
 pub(super) const SECRET: &str = "Secret";
 pub(super) const SERVICE_ACCOUNT: &str = "ServiceAccount";
-pub(super) const CLAIM: &str = "PersistentVolumeClaim";
 
 /// All objects of one upper cluster.
 #[derive(Debug, Default)]

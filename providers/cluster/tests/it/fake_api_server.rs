@@ -9,7 +9,7 @@ use futures::{
     stream::{self, BoxStream},
 };
 use http::{HeaderMap, Method, Request, Response, StatusCode, header, request::Parts};
-use http_body_util::{BodyExt as _, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt as _, Collected, StreamBody, combinators::UnsyncBoxBody};
 use hyper::{
     body::{Frame, Incoming},
     server::conn::http1,
@@ -43,6 +43,7 @@ pub(crate) struct RecordedRequest {
     pub(crate) query: String,
     pub(crate) headers: HeaderMap,
     pub(crate) parts: Parts,
+    pub(crate) body: Bytes,
 }
 
 /// An answer.
@@ -76,11 +77,12 @@ impl FakeApiServer {
                 let (log, answer, scripts) = (Arc::clone(&log), Arc::clone(&answer), Arc::clone(&scripts));
                 let service = service_fn(move |mut request: Request<Incoming>| {
                     let upgrade = hyper::upgrade::on(&mut request);
-                    let asked = RecordedRequest::of(request.into_parts().0);
-                    log.lock().push(asked.clone());
-                    let (answer, scripts) = (answer(&asked), Arc::clone(&scripts));
+                    let (log, answer, scripts) =
+                        (Arc::clone(&log), Arc::clone(&answer), Arc::clone(&scripts));
                     async move {
-                        let answer = match answer {
+                        let asked = RecordedRequest::read(request).await;
+                        log.lock().push(asked.clone());
+                        let answer = match answer(&asked) {
                             ScriptedAnswer::Late(when, text) => {
                                 let _ = when.await;
                                 ScriptedAnswer::Text(200, text)
@@ -153,13 +155,16 @@ fn respond(
 }
 
 impl RecordedRequest {
-    fn of(parts: Parts) -> Self {
+    async fn read(request: Request<Incoming>) -> Self {
+        let (parts, body) = request.into_parts();
+        let body = body.collect().await.map(Collected::to_bytes).unwrap_or_default();
         Self {
             method: parts.method.clone(),
             path: parts.uri.path().to_owned(),
             query: parts.uri.query().unwrap_or_default().to_owned(),
             headers: parts.headers.clone(),
             parts,
+            body,
         }
     }
 

@@ -222,6 +222,36 @@ impl ScriptedCluster {
         }
     }
 
+    /// As [`Self::answer`], but ConfigMaps are created, patched and deleted, and the list of their namespace shows it.
+    pub(crate) fn answer_and_store(&mut self, request: &RecordedRequest) -> ScriptedAnswer {
+        let Some((namespace, _)) = request.path.split_once("/configmaps") else {
+            return self.answer(request);
+        };
+        let list = format!("{namespace}/configmaps");
+        let mut body: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let written = match request.method {
+            Method::POST => {
+                let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+                body["metadata"]["uid"] = json!(format!("made-{name}"));
+                self.live.insert(format!("{list}/{name}"), body.clone());
+                Some(body)
+            }
+            Method::PATCH => self.live.get_mut(&request.path).map(|object| {
+                merge(object, &body);
+                object.clone()
+            }),
+            Method::DELETE => self.live.remove(&request.path),
+            _ => return self.answer(request),
+        };
+        let items = self.live.iter().filter(|(path, _)| path.starts_with(&format!("{list}/")));
+        let items: Vec<Value> = items.map(|(_, object)| object.clone()).collect();
+        self.live.insert(
+            list,
+            json!({"apiVersion": "v1", "kind": "ConfigMapList", "metadata": {"resourceVersion": "9"}, "items": items}),
+        );
+        written.map_or_else(|| status(404, "NotFound", "not found"), |object| answer(&object))
+    }
+
     /// A streamed list, and then nothing.
     fn watch(&self, request: &RecordedRequest) -> ScriptedAnswer {
         let resource = request.path.rsplit('/').next().unwrap_or_default();
@@ -233,6 +263,21 @@ impl ScriptedCluster {
             "resourceVersion": "8", "annotations": {"k8s.io/initial-events-end": "true"}}}});
         let lines: Vec<_> = added.chain([end]).map(|line| Ok(Bytes::from(format!("{line}\n")))).collect();
         ScriptedAnswer::Stream(stream::iter(lines).chain(stream::pending()).boxed())
+    }
+}
+
+/// Applies a JSON merge patch.
+fn merge(into: &mut Value, patch: &Value) {
+    let Value::Object(patch) = patch else { return into.clone_from(patch) };
+    if !into.is_object() {
+        *into = json!({});
+    }
+    for (key, value) in patch {
+        if value.is_null() {
+            into.as_object_mut().unwrap().remove(key);
+        } else {
+            merge(&mut into[key], value);
+        }
     }
 }
 

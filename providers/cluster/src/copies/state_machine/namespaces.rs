@@ -1,6 +1,6 @@
 //! The lower namespaces that copies need, each with its owner ConfigMap. What nobody needs for some time is retired.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use vk_kube::Error;
@@ -121,38 +121,61 @@ impl CopyStateMachine {
         self.jittered(now, self.retention)
     }
 
-    /// Whether another namespace can be retired before the next answer.
-    pub(super) fn may_retire(&self) -> bool {
-        self.lower_namespaces.values().filter(|namespace| namespace.retiring).count() < MAX_RETIREMENTS
+    /// How many more namespaces can be retired before the next answer.
+    pub(super) fn free_retirements(&self) -> usize {
+        let retiring = self.lower_namespaces.values().filter(|namespace| namespace.retiring).count();
+        MAX_RETIREMENTS.saturating_sub(retiring)
     }
 
-    /// Retires the namespaces that nothing used for a while.
+    /// Retires the namespaces that nothing used for a while. Each answer asks for it, and after a restart all namespaces are due at about
+    /// the same time: nothing is searched before it is known that one of them can be retired, and pods only once.
     pub(super) fn retire_namespaces(&mut self, now: Duration, actions: &mut Vec<Action>) {
+        let mut free = self.free_retirements();
+        if free == 0 {
+            return;
+        }
         let is_due = |namespace: &LowerNamespace| {
             !namespace.in_flight && namespace.check_at.is_some_and(|at| at <= now)
         };
         let due = self.lower_namespaces.iter().filter(|(_, namespace)| is_due(namespace));
         let due: Vec<String> = due.map(|(lower, _)| lower.clone()).collect();
+        if due.is_empty() {
+            return;
+        }
+        let with_pods = self.namespaces_with_pods();
         for lower in due {
-            let is_used = self.entries.keys().any(|key| key.namespace == lower)
-                || self
-                    .pods
-                    .keys()
-                    .any(|pod| self.namespaces.to_lower(&pod.namespace).as_ref() == Some(&lower));
+            if free == 0 {
+                return;
+            }
+            let is_used = with_pods.contains(&lower) || self.has_copies(&lower);
             let check_at = self.next_check(now);
-            let may_retire = self.may_retire();
             let Some(namespace) = self.lower_namespaces.get_mut(&lower) else { continue };
             if is_used {
                 namespace.check_at = Some(check_at);
                 continue;
             }
-            if !may_retire {
-                continue;
-            }
+            free -= 1;
             (namespace.needed, namespace.owner_reference, namespace.check_at) = (false, None, None);
             (namespace.in_flight, namespace.retiring) = (true, true);
             actions.push(Action::RetireNamespace(lower));
         }
+    }
+
+    /// The lower namespaces of all pods, which are sorted by their upper one.
+    fn namespaces_with_pods(&self) -> BTreeSet<String> {
+        let mut last = None;
+        let upper = self.pods.keys().map(|pod| &*pod.namespace);
+        let upper = upper.filter(|upper| last.replace(*upper) != Some(*upper));
+        upper.filter_map(|upper| self.namespaces.to_lower(upper)).collect()
+    }
+
+    /// Whether there are copies in a lower namespace, which are sorted by kind and namespace.
+    fn has_copies(&self, lower: &str) -> bool {
+        Kind::ALL.into_iter().any(|kind| {
+            let first = CopyKey { kind, namespace: lower.to_owned(), name: String::new() };
+            let found = self.entries.range(first..).next();
+            found.is_some_and(|(key, _)| key.kind == kind && key.namespace == lower)
+        })
     }
 
     pub(super) fn handle_retired(

@@ -2,10 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use k8s_openapi::api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount};
+use k8s_openapi::{
+    api::core::v1::{ConfigMap, PersistentVolumeClaim, Secret, ServiceAccount},
+    apimachinery::pkg::apis::meta::v1::OwnerReference,
+};
 use rand::SeedableRng as _;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use vk_kube::{Error, Kind as ErrorKind};
 
 use super::*;
 use crate::copies::{

@@ -1,6 +1,7 @@
 //! Restarts, errors, and objects that disappear.
 
 use serde_json::json;
+use vk_kube::{Error, Kind as ErrorKind};
 
 use super::*;
 

@@ -1,9 +1,11 @@
 //! Namespaces that nobody uses go after a while.
 
+use vk_kube::{Error, Kind as ErrorKind};
+
 use super::{
     super::*,
     A_WHILE, MAP,
-    fake_clusters::{FakeClusters, RETENTION, key, pod},
+    fake_clusters::{FakeClusters, RETENTION, key, needs, pod},
     map, with_copy,
 };
 
@@ -104,4 +106,56 @@ fn a_few_namespaces_are_retired_at_a_time() {
     assert_eq!(clusters.state_machine.deadline(), None, "an answer comes first");
     clusters.advance(A_WHILE);
     assert!(clusters.state_machine.lower_namespaces.is_empty() && clusters.lower.is_empty());
+}
+
+fn pod_in(namespace: &str) -> PodRef {
+    PodRef::new(namespace, "p", format!("uid-in-{namespace}"))
+}
+
+/// After a restart thousands of namespaces are due at the same time, and each answer asks for the next one.
+#[test]
+fn while_enough_namespaces_are_retired_no_other_one_is_examined() {
+    let mut clusters = FakeClusters::new();
+    for namespace in ["n0", "n1", "n2", "n3", "n4", "used"] {
+        clusters.handle(Event::PodAdded(pod_in(namespace), Dependencies::default()));
+    }
+    clusters.run();
+    for namespace in ["n0", "n1", "n2", "n3", "n4"] {
+        clusters.handle(Event::PodRemoved(pod_in(namespace)));
+    }
+    clusters.now += RETENTION * 2;
+    clusters.handle(Event::Tick);
+    assert_eq!(clusters.retirements, ["n0", "n1", "n2", "n3"]);
+    let next_check = |clusters: &FakeClusters| clusters.state_machine.lower_namespaces["used"].deadline(true);
+    assert!(next_check(&clusters) <= Some(clusters.now), "it is still due");
+    assert!(clusters.answer_retirement());
+    assert_eq!(clusters.retirements, ["n0", "n1", "n2", "n4"]);
+    assert!(next_check(&clusters) <= Some(clusters.now), "it is still due");
+    clusters.run();
+    assert_eq!(clusters.lower_namespaces, BTreeSet::from(["used".to_owned()]));
+    assert!(next_check(&clusters) > Some(clusters.now), "a pod uses it");
+}
+
+#[test]
+fn namespaces_with_a_pod_or_with_a_copy_of_any_kind_stay() {
+    let mut clusters = FakeClusters::of(NamespaceMapping::Suffix("-x".to_owned()), 1);
+    let mut expected = BTreeSet::from(["pod-x".to_owned()]);
+    for namespace in ["pod", "unused", "unused-too"] {
+        clusters.handle(Event::PodAdded(pod_in(namespace), Dependencies::default()));
+    }
+    for kind in Kind::ALL {
+        let namespace = kind.to_string().to_lowercase();
+        clusters.put(kind, &namespace, "a", serde_json::json!({"spec": {}}));
+        clusters.handle(Event::PodAdded(pod_in(&namespace), needs(&[(kind, "a")])));
+        let lower = format!("{namespace}-x");
+        clusters.used.insert(CopyKey { kind, namespace: lower.clone(), name: "a".to_owned() });
+        expected.insert(lower);
+        clusters.run();
+        clusters.handle(Event::PodRemoved(pod_in(&namespace)));
+    }
+    for namespace in ["unused", "unused-too"] {
+        clusters.handle(Event::PodRemoved(pod_in(namespace)));
+    }
+    clusters.advance(RETENTION * 2);
+    assert_eq!(clusters.lower_namespaces, expected);
 }

@@ -4,6 +4,7 @@
 
 use rand::RngExt as _;
 use serde_json::{Value, json};
+use vk_kube::{Error, Kind as ErrorKind};
 
 use super::{
     GRACE,

@@ -1,6 +1,7 @@
 //! Copies that pods refer to of which this virtual node knows nothing: those of other virtual nodes, and those that are not adopted yet.
 
 use serde_json::{Value, json};
+use vk_kube::{Error, Kind as ErrorKind};
 
 use super::*;
 
