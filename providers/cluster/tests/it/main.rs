@@ -15,7 +15,6 @@ mod fit;
 mod forward;
 mod logs;
 mod lost_labels;
-mod namespace_contents;
 mod namespace_removal;
 mod permissions;
 mod pod_security;

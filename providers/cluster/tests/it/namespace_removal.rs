@@ -113,6 +113,40 @@ async fn detach_leaves_a_namespace_that_another_upper_cluster_has_begun_to_use()
     assert_eq!(cluster.lock().live.get(&own_map()), None, "nothing of the detached node is left");
 }
 
+/// Whether `detach` deletes a namespace with these objects of a group that has their kind in an old version only.
+async fn is_deleted_with(filters: Value) -> bool {
+    let versions = ["x.io/v1", "x.io/v1alpha1"].map(|version| json!({"groupVersion": version}));
+    let group = json!({"name": "x.io", "preferredVersion": versions[0], "versions": versions});
+    let resource = json!({"name": "filters", "kind": "Filter", "namespaced": true, "verbs": ["list"]});
+    let mut cluster = detachable_cluster(&[]);
+    for (path, object) in [
+        ("/apis", json!({"groups": [group]})),
+        ("/apis/x.io/v1", json!({"resources": []})),
+        ("/apis/x.io/v1alpha1", json!({"resources": [resource]})),
+        ("/apis/x.io/v1alpha1/namespaces/web/filters", filters),
+    ] {
+        cluster.live.insert(path.to_owned(), object);
+    }
+    let cluster = Mutex::new(cluster);
+    let server = FakeApiServer::start(move |request| cluster.lock().answer_and_store(request)).await;
+    // The namespace of the script does not go.
+    let options = DetachOptions { timeout: Duration::ZERO, ..detach_options(&server.client, owner()) };
+    drop(detach(&options).await);
+    server.asked().iter().any(|request| request.method == Method::DELETE && request.path == NAMESPACE)
+}
+
+#[tokio::test]
+async fn kinds_that_only_an_old_version_of_their_group_has_keep_a_namespace() {
+    assert!(is_deleted_with(list("Filter", &[])).await, "nothing is in it");
+    let filter = json!({"metadata": {"namespace": "web", "name": "theirs"}});
+    assert!(!is_deleted_with(list("Filter", &[filter])).await);
+}
+
+#[tokio::test]
+async fn a_namespace_stays_if_one_kind_cannot_be_listed() {
+    assert!(!is_deleted_with(json!({"items": "nonsense"})).await);
+}
+
 /// Until the deletion is answered, nobody knows whether it takes effect.
 #[tokio::test]
 async fn a_node_does_not_use_a_namespace_that_detach_is_removing() {
