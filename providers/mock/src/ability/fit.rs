@@ -1,6 +1,11 @@
 //! Fit: the node's capacity is divided among lower nodes, and each pod is on one of them. A script can replace the answers.
 
-use std::{collections::BTreeMap, num::NonZeroU32, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, HashMap},
+    num::NonZeroU32,
+    sync::Arc,
+};
 
 use k8s_openapi::api::core::v1::{Node, NodeCondition, NodeStatus, Pod, PodSpec};
 use parking_lot::Mutex;
@@ -8,7 +13,8 @@ use serde::Deserialize;
 use vk_fit::{Query, Snapshot};
 use vk_provider::{
     Quantity,
-    ability::{Fit, Verdict},
+    ability::{Fit, LowerNode, Verdict},
+    requests::{ResourceList, add, requests},
 };
 
 use crate::mock::Mock;
@@ -36,6 +42,8 @@ struct State {
     script: FitScript,
     capacity: BTreeMap<String, Quantity>,
     snapshot: Snapshot,
+    /// Each pod and its lower node, by UID.
+    pods: HashMap<String, (Arc<Pod>, String)>,
 }
 
 // === impl FitScript ===
@@ -71,7 +79,7 @@ impl FitScript {
 
 impl LowerNodes {
     pub(crate) fn new(script: FitScript, capacity: BTreeMap<String, Quantity>) -> Self {
-        let mut state = State { script, capacity, snapshot: Snapshot::default() };
+        let mut state = State { script, capacity, snapshot: Snapshot::default(), pods: HashMap::new() };
         state.apply_nodes();
         Self(Mutex::new(state))
     }
@@ -92,41 +100,69 @@ impl LowerNodes {
     }
 
     /// Puts a pod on the emptiest lower node, or on the first one if it fits nowhere.
-    pub(crate) fn add(&self, pod: &Pod) {
+    pub(crate) fn add(&self, pod: &Arc<Pod>) {
         let mut state = self.0.lock();
-        let mut pod = lower_pod(pod);
-        if let Some(uid) = &pod.metadata.uid {
-            state.snapshot.remove_pod(uid);
-        }
-        let node = state.snapshot.best_node(&pod).map_or_else(|| node_name(0), str::to_owned);
-        pod.spec.get_or_insert_default().node_name = Some(node);
-        state.snapshot.apply_pod(&pod);
+        let mut lower = lower_pod(pod);
+        let Some(uid) = lower.metadata.uid.clone() else { return };
+        state.snapshot.remove_pod(&uid);
+        let node = state.snapshot.best_node(&lower).map_or_else(|| node_name(0), str::to_owned);
+        lower.spec.get_or_insert_default().node_name = Some(node.clone());
+        state.snapshot.apply_pod(&lower);
+        state.pods.insert(uid, (Arc::clone(pod), node));
     }
 
     pub(crate) fn remove(&self, uid: &str) {
-        self.0.lock().snapshot.remove_pod(uid);
+        let mut state = self.0.lock();
+        state.snapshot.remove_pod(uid);
+        state.pods.remove(uid);
     }
 }
 
 // === impl State ===
 
 impl State {
-    fn apply_nodes(&mut self) {
+    /// What each lower node has.
+    fn allocatable(&self) -> ResourceList {
         let count = i64::from(self.script.lower_nodes.get());
         let part = |(name, amount): (&String, &Quantity)| {
             let part = match name.as_str() {
                 "cpu" => Quantity::milli(amount.to_milli() / count),
+                "memory" | "ephemeral-storage" => Quantity::bytes(amount.to_units() / count),
                 _ => Quantity::units(amount.to_units() / count),
             };
-            (name.clone(), part.into())
+            (name.clone(), part)
         };
+        self.capacity.iter().map(part).collect()
+    }
+
+    /// The lower nodes and what is free on them.
+    fn nodes(&self) -> Vec<LowerNode> {
+        let mut used: HashMap<&str, ResourceList> = HashMap::new();
+        for (pod, node) in self.pods.values() {
+            add(used.entry(node).or_default(), &usage(pod));
+        }
+        let allocatable = self.allocatable();
+        let node = |name: String| {
+            let used = used.get(name.as_str());
+            let left = |(resource, amount): (&String, &Quantity)| {
+                let used = used.and_then(|used| used.get(resource));
+                (resource.clone(), used.map_or(*amount, |used| *amount - *used))
+            };
+            LowerNode { name, free: allocatable.iter().map(left).collect() }
+        };
+        (0..self.script.lower_nodes.get()).map(node_name).map(node).collect()
+    }
+
+    fn apply_nodes(&mut self) {
         let ready = NodeCondition {
             type_: "Ready".to_owned(),
             status: "True".to_owned(),
             ..NodeCondition::default()
         };
         let status = NodeStatus {
-            allocatable: Some(self.capacity.iter().map(part).collect()),
+            allocatable: Some(
+                self.allocatable().into_iter().map(|(name, part)| (name, part.into())).collect(),
+            ),
             conditions: Some(vec![ready]),
             ..NodeStatus::default()
         };
@@ -140,6 +176,23 @@ impl State {
 
 fn node_name(number: u32) -> String {
     format!("lower-{number}")
+}
+
+/// The requests of a pod, and the pod itself.
+fn usage(pod: &Pod) -> ResourceList {
+    let mut usage = requests(pod);
+    usage.insert("pods".to_owned(), Quantity::units(1));
+    usage
+}
+
+/// How much of the scarcest requested resource is free, in thousandths of the request.
+fn share_free(free: &ResourceList, requested: &ResourceList) -> i128 {
+    let share = |(name, amount): (&String, &Quantity)| {
+        let free = free.get(name).map_or(0, |free| free.to_milli());
+        i128::from(free) * 1000 / i128::from(amount.to_milli())
+    };
+    let counted = requested.iter().filter(|(_, amount)| amount.to_milli() > 0);
+    counted.map(share).min().unwrap_or_default()
 }
 
 /// The parts of a pod that count.
@@ -166,5 +219,15 @@ impl Fit for Mock {
         let lower = |pods: &[Arc<Pod>]| pods.iter().map(|pod| Arc::new(lower_pod(pod))).collect::<Vec<_>>();
         let (held, pods) = (lower(held), lower(pods));
         state.snapshot.fit(&Query { held: &held, pods: &pods, without, nodes: None })
+    }
+
+    fn best_nodes(&self, pod: &Pod, count: usize) -> Vec<LowerNode> {
+        let state = self.0.lower_nodes.0.lock();
+        let requested = usage(pod);
+        let mut nodes = state.nodes();
+        // Stable: equal nodes stay in the order of their numbers.
+        nodes.sort_by_key(|node| Reverse(share_free(&node.free, &requested)));
+        nodes.truncate(count);
+        nodes
     }
 }
