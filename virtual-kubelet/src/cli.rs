@@ -11,6 +11,7 @@ mod flags;
 #[cfg(feature = "local")]
 mod image;
 mod output;
+mod placement;
 mod providers;
 mod run;
 mod version;
@@ -69,6 +70,8 @@ enum CliCommand {
     /// Import, list, pull or remove images of the provider `local`
     #[cfg(feature = "local")]
     Image(image::Image),
+    /// Show where pods could go
+    Placement(placement::Placement),
     /// Print the version
     Version(version::Version),
     /// Print a shell completion script
@@ -107,6 +110,7 @@ impl Cli {
             Some(CliCommand::Doctor(command)) => command.execute(self.flags, &registry).await,
             #[cfg(feature = "local")]
             Some(CliCommand::Image(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Placement(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Config(command)) => command.execute(self.flags, &registry),
             Some(CliCommand::Providers(verb)) => Ok(verb.execute(&registry)?),
             Some(CliCommand::Version(verb)) => Ok(verb.execute()?),

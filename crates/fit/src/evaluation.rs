@@ -7,7 +7,10 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use vk_provider::{ability::Verdict, node_selector::LabelLookup, requests::ResourceList};
+use vk_provider::{
+    ability::{LowerNode, Verdict},
+    node_selector::LabelLookup,
+};
 
 use crate::{
     anti_affinity::AntiAffinityTerm,
@@ -119,7 +122,7 @@ impl Snapshot {
 
     /// The nodes with the most room for a pod, and what is free on them. First those that it fits on, the emptiest first; then those that
     /// lack resources, the one that lacks the smallest part first.
-    pub fn best_nodes(&self, query: &Query<'_>, pod: &Pod, count: usize) -> Vec<(String, ResourceList)> {
+    pub fn best_nodes(&self, query: &Query<'_>, pod: &Pod, count: usize) -> Vec<LowerNode> {
         let WaitingPlacements { certain, all, .. } = self.placements_without(&uids(query.without));
         let mut evaluation = Evaluation::new(self, query.nodes, all.unwrap_or(certain));
         let requirements = PodInfo::new(pod, &mut evaluation.names).requirements;
@@ -139,7 +142,7 @@ impl Snapshot {
         best.sort_by_key(|(order, rank, ..)| (*order, *rank));
         let with_room = best.into_iter().take(count).map(|(_, _, node, state, usage)| {
             let free = self.names.to_list(&free_resources(&state.allocatable, usage));
-            (node.name.to_string(), free)
+            LowerNode { name: node.name.to_string(), free }
         });
         with_room.collect()
     }

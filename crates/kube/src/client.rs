@@ -23,7 +23,7 @@ use tracing::{info, warn};
 use vk_supervisor::{Supervisor, task};
 
 use crate::{
-    Error, Fence, Metrics,
+    Credentials, Error, Fence, Metrics,
     impersonation::Impersonation,
     transport::Transport,
     watch_pool::{WatchPool, WatchSlot},
@@ -333,6 +333,11 @@ impl Client {
     /// The address of the API server, for messages.
     pub fn server(&self) -> &str {
         &self.server
+    }
+
+    /// The current credentials, for a server other than the API server. They are our own, also if this client impersonates a node.
+    pub fn credentials(&self) -> Credentials {
+        self.current.borrow().credentials.clone()
     }
 
     /// The kube-rs client for calls, with the current credentials.

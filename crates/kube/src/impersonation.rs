@@ -53,6 +53,7 @@ impl Impersonation {
             watch_pool: transport.watch_pool.clone(),
             connections: Arc::clone(&transport.connections),
             credentials_id: Arc::clone(&transport.credentials_id),
+            credentials: transport.credentials.clone(),
         };
         let client = pick(&wrapped);
         *cached = Some((Arc::clone(&transport.credentials_id), wrapped));

@@ -5,11 +5,13 @@
 
 pub mod access;
 pub mod client;
+pub mod credentials;
 pub mod csr;
 pub mod error;
 pub mod event;
 pub mod fence;
 mod impersonation;
+mod key_fingerprint;
 pub mod kubeconfig;
 pub mod metadata_list;
 pub mod metrics;
@@ -28,9 +30,11 @@ pub mod watch_pool;
 pub use self::{
     access::Identity,
     client::{Client, ClientOptions, ConfigError},
+    credentials::Credentials,
     error::{Error, Kind},
     event::Recorder,
     fence::Fence,
+    key_fingerprint::key_fingerprint,
     metadata_list::MetadataList,
     metrics::Metrics,
     objects::{Objects, Patch},

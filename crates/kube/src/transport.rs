@@ -28,6 +28,7 @@ use tokio::net::TcpStream;
 use tower::{BoxError, ServiceBuilder, ServiceExt as _};
 
 use crate::{
+    credentials::Credentials,
     fence::body::{FencedBody, fence_body},
     retry_after::keep_retry_after,
     silence::{OpenConnections, SilenceGuard},
@@ -60,6 +61,8 @@ pub(crate) struct Transport {
     pub(crate) connections: Arc<OpenConnections>,
     /// Identifies the credentials.
     pub(crate) credentials_id: Arc<()>,
+    /// The same credentials for other servers.
+    pub(crate) credentials: Credentials,
 }
 
 impl Transport {
@@ -73,14 +76,16 @@ impl Transport {
         }
         let watch_pool = watch_pool.try_into().map_err(|_| "wrong size of the watch pool".to_owned())?;
         let watches = one_request_per_connection(config)?;
-        Ok(Self { calls, watches, watch_pool, connections, credentials_id: Arc::default() })
+        let credentials = Credentials::new(config);
+        Ok(Self { calls, watches, watch_pool, connections, credentials_id: Arc::default(), credentials })
     }
 
     /// Uses one client for everything.
     pub(crate) fn single(client: kube::Client) -> Self {
         let watch_pool = std::array::from_fn(|_| client.clone());
         let (connections, credentials_id) = (Arc::default(), Arc::default());
-        Self { calls: client.clone(), watch_pool, watches: client, connections, credentials_id }
+        let credentials = Credentials::none();
+        Self { calls: client.clone(), watch_pool, watches: client, connections, credentials_id, credentials }
     }
 }
 

@@ -47,6 +47,7 @@ use self::{
     metrics::{NodeLabel, ResultLabel},
     ping::PingResult,
     state_machine::{Action, Event, NodeCall, NodeStateMachine},
+    template::declare_placement,
 };
 use crate::{now::Now, pods::watch_audit::AuditFailure};
 
@@ -75,6 +76,8 @@ pub struct Controller {
     pub instance: Instance,
     /// Failures of the audit of the node's pod watch.
     pub audit_failure: tokio::sync::watch::Receiver<Option<Arc<AuditFailure>>>,
+    /// The fingerprint of the key with which the node's kubelet API is served; `None` without a kubelet API.
+    pub serving_key: tokio::sync::watch::Receiver<Option<Arc<str>>>,
     /// Publishes the node's progress.
     pub progress: tokio::sync::watch::Sender<Progress>,
     /// Publishes the last observed Node object.
@@ -184,6 +187,7 @@ impl Controller {
                 }),
                 Some(batch) = changes.next() => self.on_node_changes(batch, &mut shell),
                 Ok(()) = self.audit_failure.changed() => Some(Event::Described(Box::new(self.describe()))),
+                Ok(()) = self.serving_key.changed() => Some(Event::Described(Box::new(self.describe()))),
                 () = sleep_until(deadline) => Some(Event::Tick),
                 () = supervisor.stopping(), if !stopping => {
                     stopping = true;
@@ -195,6 +199,8 @@ impl Controller {
 
     fn describe(&self) -> DesiredNode {
         let mut template = self.config.describe(self.provider.as_ref());
+        let serving_key = self.serving_key.borrow().clone();
+        declare_placement(&mut template, self.provider.fit().is_some(), serving_key.as_deref());
         template.conditions.extend(self.audit_failure.borrow().as_deref().and_then(audit_condition));
         DesiredNode::new(&self.config, template, self.restricted)
     }

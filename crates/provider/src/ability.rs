@@ -13,7 +13,7 @@ use std::fmt;
 use crate::Provider;
 
 pub use self::{
-    fit::{Cause, Fit, Verdict},
+    fit::{Cause, Fit, LowerNode, Verdict},
     logs::{LogBody, LogOptions, LogStream, Logs, Output, Since},
     session::{
         Attach, AttachOptions, BoxDuplex, BoxRead, BoxWrite, Duplex, Exec, ExecOptions, Exit, Forward,

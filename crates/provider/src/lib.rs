@@ -102,6 +102,7 @@ pub mod host_port;
 pub mod node;
 pub mod node_selector;
 pub mod outbox;
+pub mod placement;
 pub mod pod;
 pub mod provider;
 pub mod qos;

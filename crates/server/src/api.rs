@@ -71,6 +71,8 @@ pub struct Api {
     pub node_supervisor: Supervisor,
     /// Limits concurrent sessions; see [`Api::DEFAULT_MAX_SESSIONS`].
     pub sessions: Arc<Semaphore>,
+    /// Limits concurrent queries whether pods fit; see [`Api::DEFAULT_MAX_FIT_QUERIES`].
+    pub fit_queries: Arc<Semaphore>,
 }
 
 /// Counts an open session until dropped.
@@ -85,6 +87,9 @@ pub(crate) struct SessionGuard {
 impl Api {
     /// Default limit of concurrent exec, attach and port-forward sessions.
     pub const DEFAULT_MAX_SESSIONS: usize = 4096;
+
+    /// Default limit of concurrent queries whether pods fit. Each takes a thread and holds its pods in memory.
+    pub const DEFAULT_MAX_FIT_QUERIES: usize = 16;
 
     /// The pod in a path, with this UID if one is given.
     pub(crate) fn pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<(PodRef, Arc<Pod>)> {

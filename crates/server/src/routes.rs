@@ -4,6 +4,7 @@ mod container_logs;
 mod health;
 mod metrics;
 mod node_logs;
+mod placement;
 mod pods;
 mod pprof;
 mod run;
@@ -21,13 +22,14 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode, Uri, header};
 use tracing::{debug, error};
+use vk_provider::placement::FIT_PATH;
 
 use crate::{
     Api, auth::RequestAttributes, connection::ClientConnection, http_error::HttpError, metrics as counters,
 };
 
 /// The route labels of metrics. Everything else counts as `other`.
-const ROUTES: [&str; 13] = [
+const ROUTES: [&str; 14] = [
     "healthz",
     "pods",
     "runningpods",
@@ -41,6 +43,7 @@ const ROUTES: [&str; 13] = [
     "configz",
     "logs",
     "debug",
+    "placement",
 ];
 
 /// The routes of every node; the node's API is in the request's extensions. Authorization comes before routing, so that
@@ -80,6 +83,7 @@ fn build() -> Router {
         .route("/logs/{*path}", get(node_logs::get))
         .route("/debug/pprof/", get(pprof::index))
         .route("/debug/pprof/{name}", get(pprof::one))
+        .route(FIT_PATH, post(placement::fit))
         .fallback(async || HttpError::not_found("404 page not found\n"))
         .layer(middleware::from_fn(authorize_and_count))
 }

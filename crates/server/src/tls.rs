@@ -23,6 +23,7 @@ use rustls::{
     },
     sign::CertifiedKey,
 };
+use tokio::sync::watch;
 
 use self::legacy_certificate::LegacyCertificate;
 
@@ -55,25 +56,43 @@ pub enum Error {
 
 /// The node's serving certificate. Clones share it. A replacement affects new connections only.
 #[derive(Clone)]
-pub struct ServingCertificate(Arc<RwLock<Arc<CertifiedKey>>>);
+pub struct ServingCertificate {
+    current: Arc<RwLock<Arc<CertifiedKey>>>,
+    /// The fingerprint of its key.
+    key: watch::Sender<Option<Arc<str>>>,
+}
 
 // === impl ServingCertificate ===
 
 impl ServingCertificate {
     /// Serves this certificate.
     pub fn new(certificate: Arc<CertifiedKey>) -> Self {
-        Self(Arc::new(RwLock::new(certificate)))
+        let key = watch::Sender::new(fingerprint(&certificate));
+        Self { current: Arc::new(RwLock::new(certificate)), key }
     }
 
     /// Replaces the certificate.
     pub fn replace(&self, certificate: Arc<CertifiedKey>) {
-        *self.0.write() = certificate;
+        let key = fingerprint(&certificate);
+        let mut current = self.current.write();
+        *current = certificate;
+        // Under the lock, so that of two replacements both see the same one last.
+        self.key.send_if_modified(|known| std::mem::replace(known, key.clone()) != key);
     }
 
     /// The current certificate.
     pub fn current(&self) -> Arc<CertifiedKey> {
-        Arc::clone(&self.0.read())
+        Arc::clone(&self.current.read())
     }
+
+    /// Follows the [fingerprint](vk_kube::key_fingerprint) of the certificate's key.
+    pub fn key(&self) -> watch::Receiver<Option<Arc<str>>> {
+        self.key.subscribe()
+    }
+}
+
+fn fingerprint(certificate: &CertifiedKey) -> Option<Arc<str>> {
+    vk_kube::key_fingerprint(certificate.end_entity_cert().ok()?).map(Arc::from)
 }
 
 impl ResolvesServerCert for ServingCertificate {

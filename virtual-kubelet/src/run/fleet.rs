@@ -238,7 +238,7 @@ impl Fleet {
         let addresses = [context.internal_ip].into_iter().chain(node.external_ip).collect();
         let hostname = common.hostnames.hostname(node.hostname.as_deref(), name, addresses);
         let (roll, seen) = (PodStore::default(), watch::Sender::new(None));
-        let kubelet_port = common.kubelets.serve(ServedNode {
+        let endpoint = common.kubelets.serve(ServedNode {
             name,
             node,
             context,
@@ -248,7 +248,7 @@ impl Fleet {
             observed_node: seen.subscribe(),
             supervisor: supervisor.clone(),
         });
-        let context = &Context { kubelet_port, ..context.clone() };
+        let context = &Context { kubelet_port: endpoint.port, ..context.clone() };
         let span = info_span!(parent: None, "node", node = %name);
         let (own, node, context, base) = (name.to_owned(), node.clone(), context.clone(), common.clone());
         let run = async move {
@@ -264,7 +264,8 @@ impl Fleet {
                 let pods = pods(&own, &provider, &context, &common, facts.subscribe(), &roll);
                 let pods = pods::Controller { audit_failure, ..pods };
                 let node = controller(&own, Arc::clone(&provider), &node, &context, &common, progress, facts);
-                (Controller { audit_failure: audit_failures, ..node }, pods)
+                let serving_key = endpoint.key.clone();
+                (Controller { audit_failure: audit_failures, serving_key, ..node }, pods)
             };
             leadership.run(controllers).await
         };
@@ -442,6 +443,7 @@ fn controller(
         metrics: common.metrics.clone(),
         instance: Instance::current(),
         audit_failure: watch::Sender::new(None).subscribe(),
+        serving_key: watch::Sender::new(None).subscribe(),
         progress,
         observed_node: facts,
     }

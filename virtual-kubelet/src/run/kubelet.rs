@@ -61,6 +61,7 @@ struct Inner {
     counters: Arc<Counters>,
     metrics: Metrics,
     sessions: Arc<Semaphore>,
+    fit_queries: Arc<Semaphore>,
     supervisor: Supervisor,
 }
 
@@ -77,6 +78,13 @@ pub(super) struct ServedNode<'a> {
     pub(super) observed_node: watch::Receiver<Option<Arc<Node>>>,
     /// Stops the node.
     pub(super) supervisor: Supervisor,
+}
+
+/// Where a kubelet API is served, and with which key.
+pub(super) struct Endpoint {
+    pub(super) port: u16,
+    /// The fingerprint of the key; `None` if nothing is served.
+    pub(super) key: watch::Receiver<Option<Arc<str>>>,
 }
 
 /// Adapts the pod store to the server's interface.
@@ -155,24 +163,24 @@ impl Kubelets {
             counters,
             metrics,
             sessions: Arc::new(Semaphore::new(Api::DEFAULT_MAX_SESSIONS)),
+            fit_queries: Arc::new(Semaphore::new(Api::DEFAULT_MAX_FIT_QUERIES)),
             supervisor: supervisor.clone(),
         }))
     }
 
-    /// Starts serving a node's API and returns its port. If that fails, the node still runs pods, but logs, exec and the like
-    /// do not work.
-    pub(super) fn serve(&self, served: ServedNode<'_>) -> u16 {
+    /// Starts serving a node's API. If that fails, the node still runs pods, but logs, exec and the like do not work.
+    pub(super) fn serve(&self, served: ServedNode<'_>) -> Endpoint {
         let (name, port) = (served.name.to_owned(), served.context.kubelet_port);
         match self.start(served) {
-            Ok(port) => port,
+            Ok(endpoint) => endpoint,
             Err(error) => {
                 error!(node = name, error = format!("{error:#}"), "the node has no kubelet API");
-                port
+                Endpoint { port, key: watch::Sender::new(None).subscribe() }
             }
         }
     }
 
-    fn start(&self, served: ServedNode<'_>) -> anyhow::Result<u16> {
+    fn start(&self, served: ServedNode<'_>) -> anyhow::Result<Endpoint> {
         let shared = &*self.0;
         let supervisor = served.supervisor.clone();
         let listener = self.listener(&served)?;
@@ -181,6 +189,7 @@ impl Kubelets {
             Some(serving) => serving.clone(),
             None => certificate::of_node(&served, shared)?,
         };
+        let endpoint = Endpoint { port, key: serving.key() };
         let tls = tls::config(serving)?;
         let counters = Arc::clone(&shared.counters);
         let mut streaming = vk_streaming::SessionLimits::default();
@@ -204,10 +213,11 @@ impl Kubelets {
             supervisor: shared.supervisor.clone(),
             node_supervisor: served.supervisor,
             sessions: Arc::clone(&shared.sessions),
+            fit_queries: Arc::clone(&shared.fit_queries),
         };
         let serve = vk_server::serve(listener, tls, Arc::new(api), ConnectionLimits::default());
         supervisor.spawn(format!("kubelet API of {}", served.name), task::Kind::Critical, serve);
-        Ok(port)
+        Ok(endpoint)
     }
 
     /// The listener that was opened for the node. A node that the backend added gets any free port, which is published in its

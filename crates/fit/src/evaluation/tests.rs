@@ -211,7 +211,7 @@ fn the_best_nodes_are_the_emptiest_and_then_those_that_lack_the_least() {
     snapshot.apply_pod(&bound(&cpu_pod("y", "3"), "b"));
     let best = |cpu: &str, count: usize| -> Vec<(String, String)> {
         let nodes = snapshot.best_nodes(&Query::default(), &cpu_pod("p", cpu), count);
-        nodes.into_iter().map(|(name, free)| (name, free["cpu"].to_string())).collect()
+        nodes.into_iter().map(|node| (node.name, node.free["cpu"].to_string())).collect()
     };
     let on = |name: &str, free: &str| (name.to_owned(), free.to_owned());
     assert_eq!(best("2", 2), [on("c", "4"), on("a", "2")]);

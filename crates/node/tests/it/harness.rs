@@ -73,6 +73,8 @@ pub(crate) struct Setup {
     pub(crate) client: Option<Client>,
     /// Failures of the audit of the pod watch.
     pub(crate) audit_failure: watch::Receiver<Option<Arc<AuditFailure>>>,
+    /// The fingerprint of the serving key.
+    pub(crate) serving_key: watch::Receiver<Option<Arc<str>>>,
 }
 
 /// A running controller.
@@ -144,6 +146,7 @@ impl Default for Setup {
             watch: None,
             client: None,
             audit_failure: watch::Sender::new(None).subscribe(),
+            serving_key: watch::Sender::new(None).subscribe(),
         }
     }
 }
@@ -241,6 +244,7 @@ impl<'a> NodeTest<'a> {
             metrics: Metrics::default(),
             instance: setup.instance,
             audit_failure: setup.audit_failure,
+            serving_key: setup.serving_key,
             progress: sender,
             observed_node: watch::Sender::new(None),
         };

@@ -1,12 +1,18 @@
 //! The mock provider with a node description that tests can change.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
-use vk_provider::{NodeChange, NodeTemplate, ObservedPod, PodBundle, PodRef, Provider, Result};
+use vk_provider::{NodeChange, NodeTemplate, ObservedPod, PodBundle, PodRef, Provider, Result, ability::Fit};
 use vk_provider_mock::Mock;
 
 type Edit = Box<dyn Fn(&mut NodeTemplate) + Send>;
@@ -14,11 +20,18 @@ type Edit = Box<dyn Fn(&mut NodeTemplate) + Send>;
 pub(crate) struct ScriptedProvider {
     mock: Mock,
     edit: Mutex<Edit>,
+    has_fit: AtomicBool,
 }
 
 impl ScriptedProvider {
     pub(crate) fn new(mock: Mock) -> Self {
-        Self { mock, edit: Mutex::new(Box::new(|_| {})) }
+        Self { mock, edit: Mutex::new(Box::new(|_| {})), has_fit: AtomicBool::new(false) }
+    }
+
+    /// Tells from now on whether pods fit, or no longer.
+    pub(crate) fn set_has_fit(&self, has_fit: bool) {
+        self.has_fit.store(has_fit, Ordering::Relaxed);
+        self.describe(|_| {});
     }
 
     /// Describes the node like this from now on, and says so.
@@ -58,6 +71,10 @@ impl Provider for ScriptedProvider {
     fn configure_node(&self, node: &mut NodeTemplate) {
         self.mock.configure_node(node);
         (self.edit.lock())(node);
+    }
+
+    fn fit(&self) -> Option<&dyn Fit> {
+        self.has_fit.load(Ordering::Relaxed).then_some(&self.mock as &dyn Fit)
     }
 
     fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {

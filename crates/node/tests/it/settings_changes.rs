@@ -1,6 +1,10 @@
 //! Settings that change between two runs, and provider descriptions that change during one.
 
-use vk_provider::node::{Condition, ConditionStatus};
+use tokio::sync::watch;
+use vk_provider::{
+    node::{Condition, ConditionStatus},
+    placement::{PLACEMENT_ANNOTATION, SERVING_KEY_ANNOTATION},
+};
 
 use crate::harness::{
     NodeTest, Setup, Who, annotation, condition, label, state, taint, taints, uid, under_both_identities,
@@ -11,6 +15,7 @@ under_both_identities!(
     a_condition_that_the_provider_drops_is_removed,
     a_label_that_the_provider_drops_is_removed,
     labels_that_a_node_may_not_change_do_not_block_it,
+    the_declaration_of_fit_follows_the_ability_and_the_key_of_the_server,
 );
 
 async fn removed_settings_are_removed_and_changed_ones_updated(who: Who) {
@@ -86,4 +91,36 @@ async fn labels_that_a_node_may_not_change_do_not_block_it(who: Who) {
         }
     }
     assert_eq!(controller.requests("patch", "nodes", Some("Forbidden")), 0);
+}
+
+async fn the_declaration_of_fit_follows_the_ability_and_the_key_of_the_server(who: Who) {
+    let test = NodeTest::shared(who, "fit").await;
+    let key = watch::Sender::new(Some("sha256:01".into()));
+    let setup = Setup { serving_key: key.subscribe(), ..Setup::default() };
+    let controller = test.start_ready(setup).await;
+    test.kubectl(&["annotate", "node", &test.name, "example.com/theirs=stays"]).await;
+    let declared = |fit: Option<&'static str>, key: Option<&'static str>| {
+        move |node: &_| {
+            annotation(node, PLACEMENT_ANNOTATION) == fit && annotation(node, SERVING_KEY_ANNOTATION) == key
+        }
+    };
+    test.wait_for("no declaration", declared(None, None)).await;
+    controller.provider.set_has_fit(true);
+    test.wait_for("fit with the key", declared(Some("fit"), Some("sha256:01"))).await;
+    key.send_replace(Some("sha256:02".into()));
+    test.wait_for("fit with the new key", declared(Some("fit"), Some("sha256:02"))).await;
+    // Whoever could change the key would get the tokens of placement.
+    let forged = format!("{SERVING_KEY_ANNOTATION}=sha256:ff");
+    test.kubectl(&["annotate", "--overwrite", "node", &test.name, &forged]).await;
+    test.wait_for("fit with our key", declared(Some("fit"), Some("sha256:02"))).await;
+    controller.provider.set_has_fit(false);
+    let node = test.wait_for("no declaration any more", declared(None, None)).await;
+    assert_eq!(annotation(&node, "example.com/theirs"), Some("stays"));
+    controller.provider.set_has_fit(true);
+    test.wait_for("fit again", declared(Some("fit"), Some("sha256:02"))).await;
+    controller.stop().await.unwrap();
+
+    // Another provider runs the node now.
+    let _controller = test.start_ready(Setup { serving_key: key.subscribe(), ..Setup::default() }).await;
+    test.wait_for("no declaration by another provider", declared(None, None)).await;
 }

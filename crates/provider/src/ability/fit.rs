@@ -1,9 +1,11 @@
 //! Whether a node would take pods.
 
-use std::{fmt, sync::Arc};
+use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
+
+use crate::Quantity;
 
 /// Tells whether the node would take pods, and how many like them.
 ///
@@ -19,6 +21,24 @@ pub trait Fit: Send + Sync {
     /// Answers from memory, at once and without side effects. A pod need not be bound or stored; `spec.nodeName` and scheduling gates
     /// are ignored. Where the provider cannot be sure it says [`Verdict::Unknown`] and never guesses.
     fn fit(&self, held: &[Arc<Pod>], pods: &[Arc<Pod>], without: &[Arc<str>]) -> Vec<Verdict>;
+
+    /// The lower nodes that come closest to taking the pod, best first: at most `count`, and what is free on each of them now. For people
+    /// who want to know why a pod does not fit.
+    ///
+    /// Answers from memory, like [`Fit::fit`]. Empty if the backend has no lower nodes, or does not tell.
+    fn best_nodes(&self, pod: &Pod, count: usize) -> Vec<LowerNode> {
+        let _ = (pod, count);
+        Vec::new()
+    }
+}
+
+/// A machine behind a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LowerNode {
+    /// Its name.
+    pub name: String,
+    /// What is free on it, by resource.
+    pub free: BTreeMap<String, Quantity>,
 }
 
 /// Whether a node would take a pod.

@@ -15,7 +15,10 @@ pub struct RequestAttributes {
 ///
 /// The kubelet checks `/containerLogs` with `proxy` only. Here `nodes/log` suffices: it grants access to the node's log files,
 /// which include container logs on a real node.
-const SUBRESOURCES: [(&str, &str, bool); 9] = [
+///
+/// `/placement` is not the kubelet's. It has its own subresource, so that the placement of pods may ask nodes and do nothing else with them,
+/// and that who may reach into pods does not thereby see what the backend has.
+const SUBRESOURCES: [(&str, &str, bool); 10] = [
     ("/pods", "pods", true),
     ("/runningpods", "pods", true),
     ("/healthz", "healthz", true),
@@ -25,6 +28,7 @@ const SUBRESOURCES: [(&str, &str, bool); 9] = [
     ("/metrics", "metrics", false),
     ("/logs", "log", false),
     ("/checkpoint", "checkpoint", false),
+    ("/placement", "placement", false),
 ];
 
 /// Paths that run something in containers or connect to them. They always need `create`, whatever the method: a WebSocket begins
@@ -103,6 +107,11 @@ mod tests {
             ("/", "proxy"),
             ("/debug/pprof/profile", "proxy"),
             ("/%65xec/ns/pod/c", "proxy"),
+            ("/placement", "placement"),
+            ("/placement/fit", "placement"),
+            ("/placement/../exec/a/b/c", "placement"),
+            ("/placements", "proxy"),
+            ("/%70lacement/fit", "proxy"),
         ] {
             assert_eq!(of("GET", path, false), ("get", expected.to_owned()), "{path}");
         }

@@ -1,6 +1,13 @@
 //! Test code: a node that serves its API on a free port, and its clients.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,8 +23,8 @@ use tokio::{
 };
 use tokio_rustls::{TlsConnector, client::TlsStream};
 use vk_provider::{
-    ContainerRef, Error, ObservedPod, PodBundle, PodRef, Provider, Result,
-    ability::{Exec, ExecOptions, LogBody, LogOptions, Logs, Output, Started},
+    ContainerRef, Error, ObservedPod, PodBundle, PodRef, Provider, Quantity, Result,
+    ability::{Exec, ExecOptions, Fit, LogBody, LogOptions, Logs, LowerNode, Output, Started, Verdict},
 };
 use vk_server::{
     Api, ConnectionLimits, DebugHandlers, Metrics, PodLister,
@@ -32,11 +39,14 @@ use crate::certificates::{CA, TestCertificate};
 pub(crate) const TOKEN: &str = "everything";
 /// The token of a user who may do nothing.
 pub(crate) const POWERLESS: &str = "nothing";
+/// The token of a user who may do one thing to nodes begins with this and continues with the verb and the subresource, as in
+/// `may:get/log`.
+pub(crate) const MAY: &str = "may:";
 /// Limit of sessions in tests.
 pub(crate) const SESSIONS: usize = 3;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Accepts two tokens, and allows everything to the user of the first and to `admin`.
+/// Allows everything to the user of [`TOKEN`] and to `admin`, and to users of tokens with [`MAY`] what they say.
 struct FakeReviewer;
 
 #[async_trait]
@@ -45,13 +55,16 @@ impl Reviewer for FakeReviewer {
         let name = match token {
             TOKEN => "bearer",
             POWERLESS => "powerless",
+            _ if token.starts_with(MAY) => token,
             _ => return Ok(None),
         };
         Ok(Some(UserInfo { name: name.to_owned(), ..UserInfo::default() }))
     }
 
     async fn review_access(&self, access: &AccessRequest) -> std::result::Result<bool, vk_kube::Error> {
-        Ok(["bearer", "admin"].contains(&access.user.name.as_str()))
+        let AccessRequest { user, verb, subresource, .. } = access;
+        let allowed = format!("{MAY}{verb}/{subresource}");
+        Ok(["bearer", "admin", &allowed].contains(&user.name.as_str()))
     }
 }
 
@@ -62,6 +75,8 @@ pub(crate) struct FakeProvider {
     pub(crate) asked: Mutex<Option<LogOptions>>,
     /// The result of the next exec.
     pub(crate) started: Mutex<Option<Started>>,
+    /// Whether it tells whether pods fit.
+    pub(crate) has_fit: AtomicBool,
 }
 
 #[async_trait]
@@ -92,6 +107,23 @@ impl Provider for FakeProvider {
 
     fn exec(&self) -> Option<&dyn Exec> {
         Some(self)
+    }
+
+    fn fit(&self) -> Option<&dyn Fit> {
+        self.has_fit.load(Ordering::Relaxed).then_some(self as &dyn Fit)
+    }
+}
+
+/// Its answers show the question: the room is the number of held pods and of those that are gone.
+impl Fit for FakeProvider {
+    fn fit(&self, held: &[Arc<Pod>], pods: &[Arc<Pod>], without: &[Arc<str>]) -> Vec<Verdict> {
+        let room = u32::try_from(held.len() * 10 + without.len()).unwrap();
+        pods.iter().map(|_| Verdict::Fits { room, fullness: 50 }).collect()
+    }
+
+    fn best_nodes(&self, _: &Pod, count: usize) -> Vec<LowerNode> {
+        let free = BTreeMap::from([("cpu".to_owned(), Quantity::units(2))]);
+        (0..count).map(|number| LowerNode { name: format!("lower-{number}"), free: free.clone() }).collect()
     }
 }
 
@@ -133,6 +165,7 @@ pub(crate) struct TestNode {
     pub(crate) metrics: Metrics,
     pub(crate) provider: Arc<FakeProvider>,
     pub(crate) supervisor: Supervisor,
+    pub(crate) fit_queries: Arc<Semaphore>,
 }
 
 // === impl TestNode ===
@@ -158,6 +191,7 @@ impl TestNode {
         let clock = Clock::new(|| "2026-06-01T00:00:00Z".parse().unwrap());
         let (metrics, provider, supervisor) =
             (Metrics::default(), Arc::new(FakeProvider::default()), Supervisor::new());
+        let fit_queries = Arc::new(Semaphore::new(Api::DEFAULT_MAX_FIT_QUERIES));
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"namespace": "ns", "name": "web", "uid": "1-2-3"},
             "spec": {"containers": [{"name": "main"}], "initContainers": [{"name": "first"}]},
@@ -187,6 +221,7 @@ impl TestNode {
             supervisor: supervisor.clone(),
             node_supervisor: supervisor.clone(),
             sessions: Arc::new(Semaphore::new(SESSIONS)),
+            fit_queries: Arc::clone(&fit_queries),
         };
         let config = tls::config(serving.clone()).unwrap();
         supervisor.spawn(
@@ -194,7 +229,7 @@ impl TestNode {
             task::Kind::Critical,
             vk_server::serve(listener, config, Arc::new(api), limits),
         );
-        Self { port, serving, metrics, provider, supervisor }
+        Self { port, serving, metrics, provider, supervisor, fit_queries }
     }
 
     /// A TLS connection with this client certificate.
@@ -235,9 +270,17 @@ impl TestNode {
 
     /// The status code and body of the response to a request with the valid token.
     pub(crate) async fn get(&self, path: &str) -> (u16, String) {
-        let request = format!(
-            "GET {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {TOKEN}\r\nConnection: close\r\n\r\n"
+        self.send("GET", path, TOKEN, "").await
+    }
+
+    /// The status code and body of the response to a request.
+    pub(crate) async fn send(&self, method: &str, path: &str, token: &str, body: &str) -> (u16, String) {
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nHost: node\r\nAuthorization: Bearer {token}\r\nConnection: close\r\n"
         );
+        let length =
+            if body.is_empty() { String::new() } else { format!("Content-Length: {}\r\n", body.len()) };
+        let request = format!("{head}{length}\r\n{body}");
         split(&self.send_raw(None, request.as_bytes()).await.unwrap())
     }
 }

@@ -6,6 +6,7 @@
 mod certificates;
 mod connection;
 mod harness;
+mod placement;
 mod plain;
 mod routes;
 mod session;

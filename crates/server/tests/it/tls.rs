@@ -131,6 +131,29 @@ async fn a_replaced_certificate_is_used_for_new_connections() {
     assert_ne!(shown().await, first);
 }
 
+#[tokio::test]
+async fn the_fingerprint_is_the_one_of_the_key_that_clients_see() {
+    let node = TestNode::start(ConnectionLimits::default()).await;
+    let mut key = node.serving.key();
+    let shown = async || {
+        let stream = node.connect(None, rustls::ALL_VERSIONS).await.unwrap();
+        vk_kube::key_fingerprint(&stream.get_ref().1.peer_certificates().unwrap()[0]).unwrap()
+    };
+    let published = |key: &mut tokio::sync::watch::Receiver<Option<Arc<str>>>| {
+        key.borrow_and_update().as_deref().unwrap().to_owned()
+    };
+    let first = published(&mut key);
+    assert_eq!(first, shown().await);
+    // Another certificate for the same key changes nothing.
+    node.serving.replace(node.serving.current());
+    assert!(!key.has_changed().unwrap());
+    node.serving.replace(CA.serving().certified_key());
+    assert!(key.has_changed().unwrap());
+    let second = published(&mut key);
+    assert_eq!(second, shown().await);
+    assert_ne!(first, second);
+}
+
 #[tokio::test(start_paused = true)]
 async fn files_are_reloaded_when_they_change_and_broken_ones_are_ignored() {
     let folder = tempfile::tempdir().unwrap();

@@ -181,6 +181,8 @@ macro_rules! __conformance_cases {
                 "A pod of `held` that the node already has counts once.";
             fit::a_question_changes_nothing
                 "Answers from memory, at once and without side effects.";
+            fit::the_best_lower_nodes_are_different_ones
+                "The lower nodes that come closest to taking the pod, best first: at most `count`, and what is free on each of them now.";
         }
     };
 }

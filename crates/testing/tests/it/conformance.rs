@@ -297,6 +297,7 @@ found_by! {
         a_question_changes_nothing,
         pods_to_be_without_leave_room,
     ];
+    a_node_that_is_named_twice_is_found: RepeatsTheBestNodes => [the_best_lower_nodes_are_different_ones];
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::Pod;
 use vk_fit::Query;
 use vk_provider::{
     PodRef,
-    ability::{Fit, Verdict},
+    ability::{Fit, LowerNode, Verdict},
     node_selector::LabelLookup,
 };
 
@@ -45,6 +45,15 @@ impl Fit for ClusterProvider {
             Err(refused) => refused,
         };
         lower.into_iter().map(verdict).collect()
+    }
+
+    fn best_nodes(&self, pod: &Pod, count: usize) -> Vec<LowerNode> {
+        let node = &self.node;
+        let includes = |labels: LabelLookup<'_>| node.settings.share.includes(labels);
+        let query = Query { nodes: Some(&includes), ..Query::default() };
+        let Ok(lower) = node.to_lower(pod, &node.lower.classes()) else { return Vec::new() };
+        let best = node.lower.with_snapshot(|snapshot| snapshot.best_nodes(&query, &lower, count));
+        best.unwrap_or_default()
     }
 }
 

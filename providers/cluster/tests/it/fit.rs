@@ -97,6 +97,20 @@ async fn liqo_2712_a_pod_fits_only_if_a_single_lower_node_has_room() {
 }
 
 #[tokio::test]
+async fn the_lower_nodes_with_the_most_room_are_named() {
+    let node = start(cluster([
+        ("nodes", vec![node("a", 4), node("b", 4), node("c", 1)]),
+        ("pods", vec![lower("x", 3, Some("a"))]),
+    ]))
+    .await;
+    let best = node.provider.fit().unwrap().best_nodes(&pod(upper("p", 2)), 2);
+    let best: Vec<(&str, String)> =
+        best.iter().map(|node| (node.name.as_str(), node.free["cpu"].to_string())).collect();
+    assert_eq!(best[0], ("b", "4".to_owned()));
+    assert_eq!(best[1].1, "1", "then one that lacks half of what is needed");
+}
+
+#[tokio::test]
 async fn pods_of_others_and_pods_that_are_not_scheduled_yet_take_their_room() {
     let others = json!({"metadata": {"namespace": "x", "name": "f", "uid": "f"},
         "spec": {"nodeName": "a", "containers": [container(3)]}, "status": {"phase": "Running"}});

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use vk_fit::{Query, Snapshot};
 use vk_provider::{
     Quantity,
-    ability::{Fit, Verdict},
+    ability::{Fit, LowerNode, Verdict},
 };
 
 use crate::mock::Mock;
@@ -102,7 +102,7 @@ impl LowerNodes {
             state.snapshot.remove_pod(uid);
         }
         let best = state.snapshot.best_nodes(&Query::default(), &pod, 1).pop();
-        let node = best.map_or_else(|| node_name(0), |(name, _)| name);
+        let node = best.map_or_else(|| node_name(0), |best| best.name);
         pod.spec.get_or_insert_default().node_name = Some(node);
         state.snapshot.apply_pod(&pod);
     }
@@ -175,5 +175,9 @@ impl Fit for Mock {
         let (held, pods) = (lower(held), lower(pods));
         let without: Vec<Arc<Pod>> = without.iter().map(gone).collect();
         state.snapshot.fit(&Query { held: &held, pods: &pods, without: &without, nodes: None })
+    }
+
+    fn best_nodes(&self, pod: &Pod, count: usize) -> Vec<LowerNode> {
+        self.0.lower_nodes.0.lock().snapshot.best_nodes(&Query::default(), &lower_pod(pod), count)
     }
 }

@@ -82,3 +82,29 @@ async fn what_is_about_upper_nodes_does_not_count() {
     spec.node_name = Some("another-node".to_owned());
     assert!(Fit::fit(&mock, &[], &[Arc::new(pod)], &[])[0].fits());
 }
+
+#[tokio::test]
+async fn the_best_lower_nodes_are_the_emptiest_with_what_is_free_on_them() {
+    let mock = Mock::builder("node")
+        .capacity("cpu", Quantity::units(6))
+        .capacity("memory", Quantity::bytes(3 << 30))
+        .capacity("pods", Quantity::units(30))
+        .fit(lower_nodes(3))
+        .build();
+    for (uid, cpu) in [("u1", "2"), ("u2", "500m")] {
+        mock.create_pod(bundle(requesting(uid, cpu, &[]))).await.unwrap();
+    }
+    let best = |cpu: &str, count| {
+        let nodes = mock.best_nodes(&requesting("asked", cpu, &[]), count).into_iter();
+        nodes
+            .map(|node| {
+                let free = |name: &str| node.free[name].to_string();
+                format!("{} {} {} {}", node.name, free("cpu"), free("memory"), free("pods"))
+            })
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(best("20", 2), ["lower-2 2 1Gi 10", "lower-1 1500m 1Gi 9"]);
+    assert_eq!(best("20", 9).len(), 3);
+    mock.delete_pod(&reference("u1"), None, Duration::ZERO).await.unwrap();
+    assert_eq!(best("1", 1), ["lower-0 2 1Gi 10"]);
+}

@@ -1,6 +1,6 @@
 //! Whether pods fit.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity};
 use vk_provider::ability::{Cause, Verdict};
@@ -135,6 +135,24 @@ pub(crate) async fn a_question_changes_nothing(context: &CaseContext) -> Outcome
         || format!("first {first:?}, then {second:?}"),
         "evaluate on a copy: a pod that is asked about is not created",
     )
+}
+
+/// The best lower nodes are as many as were asked for, or fewer, and each is named once.
+pub(crate) async fn the_best_lower_nodes_are_different_ones(context: &CaseContext) -> Outcome {
+    let caller = context.open().await?;
+    let fit = caller.fit()?;
+    for count in [0, 1, 3] {
+        for pod in pods(context, &[LITTLE, TOO_MUCH]) {
+            let nodes = fit.best_nodes(&pod, count);
+            let names: BTreeSet<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+            ensure(
+                nodes.len() <= count && names.len() == nodes.len() && !names.contains(""),
+                || format!("of {count} nodes that were asked for, {nodes:?}"),
+                "name each lower node once, and no more than were asked for",
+            )?;
+        }
+    }
+    Ok(())
 }
 
 /// Pods that are not bound yet, with these requests.

@@ -10,7 +10,7 @@ use vk_provider::{
     ContainerRef, Error, PodRef, Result,
     ability::{
         Attach, AttachOptions, Exec, ExecOptions, Exit, Fit, Forward, LogBody, LogOptions, LogStream, Logs,
-        PortForward, Started, Stats, Summary, Verdict,
+        LowerNode, PortForward, Started, Stats, Summary, Verdict,
     },
     error::Kind,
 };
@@ -193,6 +193,14 @@ impl Fit for Broken {
                 verdicts
             }
             _ => fit(pods),
+        }
+    }
+
+    fn best_nodes(&self, pod: &Pod, count: usize) -> Vec<LowerNode> {
+        let nodes = self.inner.best_nodes(pod, count);
+        match self.fault {
+            Fault::RepeatsTheBestNodes => [nodes.clone(), nodes].concat(),
+            _ => nodes,
         }
     }
 }

@@ -109,4 +109,5 @@ pub(crate) enum Fault {
     KeepsThoseToBeWithout,
     CountsTheHeldTwice,
     BooksWhatIsAsked,
+    RepeatsTheBestNodes,
 }

@@ -1,0 +1,213 @@
+mod fake_node;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use async_trait::async_trait;
+use http::StatusCode;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use serde_json::json;
+use tempfile::TempDir;
+use vk_kube::{ClientOptions, Metrics};
+use vk_provider::{
+    ObservedPod, PodBundle, PodRef,
+    ability::{Fit, Verdict},
+};
+use vk_supervisor::Supervisor;
+
+use self::fake_node::{FakeNode, ServingPair};
+use super::*;
+
+const TOKEN: &str = "Bearer hush";
+const ANSWER: &str = r#"{"verdicts": [{"verdict": "fits", "room": 3, "fullness": 20}]}"#;
+
+/// A client with a token, and the folder of its kubeconfig.
+async fn client(limits: AskLimits) -> (FitClient, Supervisor, TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "main",
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "hush"}}],
+        "contexts": [{"name": "main", "context": {"cluster": "c", "user": "u"}}],
+    });
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    let supervisor = Supervisor::new();
+    let options = ClientOptions { kubeconfig: Some(kubeconfig), server: None };
+    let client = options.connect(&supervisor, Metrics::default()).await.unwrap();
+    (FitClient::new(client, limits), supervisor, folder)
+}
+
+fn question() -> FitQuery {
+    FitQuery { pods: vec![Arc::new(Pod::default())], ..FitQuery::default() }
+}
+
+/// A provider that takes three pods of any kind.
+#[derive(Default)]
+struct TakesThree {
+    asked: AtomicUsize,
+}
+
+#[async_trait]
+impl Provider for TakesThree {
+    async fn create_pod(&self, _: PodBundle) -> vk_provider::Result<()> {
+        Ok(())
+    }
+
+    async fn update_pod(&self, _: PodBundle) -> vk_provider::Result<()> {
+        Ok(())
+    }
+
+    async fn delete_pod(&self, _: &PodRef, _: Option<Arc<Pod>>, _: Duration) -> vk_provider::Result<()> {
+        Ok(())
+    }
+
+    async fn pod_status(&self, _: &PodRef) -> vk_provider::Result<PodStatus> {
+        Err(vk_provider::Error::not_found("nothing runs"))
+    }
+
+    async fn pods(&self) -> vk_provider::Result<Vec<ObservedPod>> {
+        Ok(Vec::new())
+    }
+
+    fn fit(&self) -> Option<&dyn Fit> {
+        Some(self)
+    }
+}
+
+impl Fit for TakesThree {
+    fn fit(&self, _: &[Arc<Pod>], pods: &[Arc<Pod>], _: &[Arc<str>]) -> Vec<Verdict> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        pods.iter().map(|_| Verdict::Fits { room: 3, fullness: 20 }).collect()
+    }
+}
+
+#[tokio::test]
+async fn the_node_whose_key_is_in_its_object_gets_the_token_and_answers() {
+    let node = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    for _ in 0..3 {
+        let answer = client.ask(&node.object(), &question()).await.unwrap();
+        assert_eq!(answer.verdicts, [Verdict::Fits { room: 3, fullness: 20 }]);
+    }
+    let seen = node.requests();
+    assert_eq!(seen.len(), 3);
+    assert!(seen.iter().all(|request| request == &format!("POST /placement/fit {TOKEN}")), "{seen:?}");
+    assert_eq!(node.connections(), 1, "it is kept");
+}
+
+#[tokio::test]
+async fn a_server_with_another_key_gets_neither_token_nor_query() {
+    let server = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let object = server.object_with_key(&ServingPair::new().fingerprint());
+    let error = client.ask(&object, &question()).await.unwrap_err();
+    assert!(matches!(error, AskError::WrongKey { .. }), "{error:?}");
+    assert!(error.to_string().contains("virtual-kubelet.io/serving-key"), "{error}");
+    assert_eq!((server.requests(), server.connections()), (Vec::new(), 0));
+    // The test would see a token: the same server gets one if the object names its key.
+    client.ask(&server.object(), &question()).await.unwrap();
+    assert_eq!(server.requests(), [format!("POST /placement/fit {TOKEN}")]);
+}
+
+#[tokio::test]
+async fn a_server_that_shows_the_certificate_without_having_its_key_gets_nothing() {
+    let genuine = ServingPair::new();
+    let server = FakeNode::start(genuine.with_key_of(&ServingPair::new()), StatusCode::OK, ANSWER).await;
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let error = client.ask(&server.object_with_key(&genuine.fingerprint()), &question()).await.unwrap_err();
+    assert!(matches!(error, AskError::Unreachable { .. }), "{error:?}");
+    assert_eq!((server.requests(), server.connections()), (Vec::new(), 0));
+}
+
+#[tokio::test]
+async fn a_new_key_in_the_object_is_used_for_the_next_question() {
+    let node = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    client.ask(&node.object(), &question()).await.unwrap();
+    let before = node.object();
+    node.replace_key(ServingPair::new());
+    // The old connection has the old key.
+    client.ask(&before, &question()).await.unwrap();
+    client.ask(&node.object(), &question()).await.unwrap();
+    assert_eq!((node.requests().len(), node.connections()), (3, 2));
+    assert!(client.ask(&before, &question()).await.is_err(), "the old key opens no new connection");
+}
+
+#[tokio::test]
+async fn answers_that_are_no_verdicts_are_errors_that_say_why() {
+    let (client, _supervisor, _folder) =
+        client(AskLimits { answer_bytes: 200, ..AskLimits::default() }).await;
+    let long = format!(r#"{{"verdicts": [{}]}}"#, " ".repeat(300));
+    for (code, body, words) in [
+        (403, "Forbidden (user=x)\n", &["403", "Forbidden (user=x)", "create nodes/placement"][..]),
+        (401, "Unauthorized", &["401", "create nodes/placement"]),
+        (501, "the provider of this node does not offer it", &["501", "does not offer"]),
+        (302, "", &["302"]),
+        (200, "<html>", &["cannot be used", "expected value"]),
+        (200, r#"{"verdicts": []}"#, &["0 verdicts for 1 pods"]),
+        (200, &long, &["more than 200 bytes"]),
+    ] {
+        let node = FakeNode::start(ServingPair::new(), StatusCode::from_u16(code).unwrap(), body).await;
+        let error = client.ask(&node.object(), &question()).await.unwrap_err().to_string();
+        for word in words {
+            assert!(error.contains(word), "{code}: {error}");
+        }
+        assert_eq!(node.requests().len(), 1, "{code}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_answer_costs_the_time_limit() {
+    let limits = AskLimits { answer: Duration::from_millis(300), ..AskLimits::default() };
+    let (client, _supervisor, _folder) = client(limits).await;
+    let node = FakeNode::start_silent(ServingPair::new()).await;
+    let error = client.ask(&node.object(), &question()).await.unwrap_err();
+    assert!(matches!(error, AskError::Timeout { .. }), "{error:?}");
+    assert_eq!(node.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_finish_the_handshake_costs_the_time_to_connect() {
+    let limits = AskLimits { connect: Duration::from_millis(300), ..AskLimits::default() };
+    let (client, _supervisor, _folder) = client(limits).await;
+    let (node, _listener) = FakeNode::without_tls().await;
+    let error = client.ask(&node, &question()).await.unwrap_err().to_string();
+    assert!(error.contains("not connected within 300ms"), "{error}");
+}
+
+#[tokio::test]
+async fn nobody_at_the_address_is_unreachable() {
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let (node, listener) = FakeNode::without_tls().await;
+    drop(listener);
+    let error = client.ask(&node, &question()).await.unwrap_err();
+    assert!(
+        matches!(&error, AskError::Unreachable { reason, .. } if reason.contains("refused")),
+        "{error:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_query_that_is_too_long_is_not_sent() {
+    let node = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let query = FitQuery { without: vec!["u".repeat(MAX_QUERY_BYTES).into()], ..question() };
+    let error = client.ask(&node.object(), &query).await.unwrap_err();
+    assert!(matches!(error, AskError::TooLong { .. }), "{error:?}");
+    assert_eq!(node.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_node_of_this_process_is_asked_directly() {
+    let node = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let provider = Arc::new(TakesThree::default());
+    client.add_local("vk", Arc::clone(&provider) as Arc<dyn Provider>);
+    let answer = client.ask(&node.object(), &FitQuery { explain: true, ..question() }).await.unwrap();
+    assert_eq!(answer.verdicts, [Verdict::Fits { room: 3, fullness: 20 }]);
+    assert_eq!(answer.best_nodes, Some(vec![Vec::new()]));
+    assert_eq!((provider.asked.load(Ordering::Relaxed), node.connections()), (1, 0));
+    client.remove_local("vk");
+    client.ask(&node.object(), &question()).await.unwrap();
+    assert_eq!((provider.asked.load(Ordering::Relaxed), node.connections()), (1, 1));
+}
