@@ -11,9 +11,11 @@ mod flags;
 #[cfg(feature = "local")]
 mod image;
 mod output;
+mod placement;
 mod providers;
 mod run;
 mod version;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -69,6 +71,10 @@ enum CliCommand {
     /// Import, list, pull or remove images of the provider `local`
     #[cfg(feature = "local")]
     Image(image::Image),
+    /// Place pods on virtual nodes: print the admission policy
+    Placement(placement::Placement),
+    /// Serve the webhook that converts pods, for Kubernetes before 1.36
+    Webhook(webhook::Webhook),
     /// Print the version
     Version(version::Version),
     /// Print a shell completion script
@@ -107,6 +113,8 @@ impl Cli {
             Some(CliCommand::Doctor(command)) => command.execute(self.flags, &registry).await,
             #[cfg(feature = "local")]
             Some(CliCommand::Image(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Placement(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Webhook(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Config(command)) => command.execute(self.flags, &registry),
             Some(CliCommand::Providers(verb)) => Ok(verb.execute(&registry)?),
             Some(CliCommand::Version(verb)) => Ok(verb.execute()?),

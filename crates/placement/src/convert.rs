@@ -29,7 +29,7 @@ mod tolerations;
 use json_patch::Patch;
 use k8s_openapi::api::core::v1::{Pod, PodSchedulingGate, PodSpec};
 
-use self::changes::{Changes, pointer};
+use self::changes::Changes;
 use crate::names;
 
 pub use self::settings::{DEFAULT_UPPER_KEYS, Settings};
@@ -85,5 +85,5 @@ fn add_gate(spec: &PodSpec, changes: &mut Changes) {
         return;
     }
     let gate = PodSchedulingGate { name: names::GATE.to_owned() };
-    changes.append(pointer(["spec", "schedulingGates"]), gates.is_some(), &[gate]);
+    changes.append("schedulingGates", gates.is_some(), &[gate]);
 }

@@ -23,6 +23,7 @@ mod logs;
 mod matrix;
 mod one_namespace;
 mod permissions;
+mod placement;
 mod problem_pods;
 mod process_lifecycle;
 mod provider;

@@ -62,15 +62,13 @@ impl Changes {
         self.operations.push(PatchOperation::Remove(RemoveOperation { path }));
     }
 
-    /// Appends elements to a list, which is created if necessary.
-    pub(super) fn append<T: Serialize>(&mut self, list: PointerBuf, exists: bool, elements: &[T]) {
+    /// Appends elements to a list of the spec, which is created if necessary.
+    pub(super) fn append<T: Serialize>(&mut self, list: &str, exists: bool, elements: &[T]) {
         if !exists && !elements.is_empty() {
-            self.operations.push(add(list.clone(), json!([])));
+            self.operations.push(add(pointer(["spec", list]), json!([])));
         }
         for element in elements {
-            let mut path = list.clone();
-            path.push_back("-");
-            self.operations.push(add(path, json!(element)));
+            self.operations.push(add(pointer(["spec", list, "-"]), json!(element)));
         }
     }
 

@@ -33,7 +33,9 @@ pub(super) fn convert_selector(spec: &PodSpec, settings: &Settings, changes: &mu
     if moved.is_empty() {
         return;
     }
-    moved.iter().for_each(|requirement| changes.require(requirement));
+    for requirement in &moved {
+        changes.require(requirement);
+    }
     changes.replace(pointer(["spec", "nodeSelector"]), kept);
 }
 
@@ -60,7 +62,9 @@ fn convert_term(term: &NodeSelectorTerm, settings: &Settings, changes: &mut Chan
     if moved.is_empty() {
         return;
     }
-    moved.iter().for_each(|requirement| changes.require(requirement));
+    for requirement in &moved {
+        changes.require(requirement);
+    }
     let path = pointer(REQUIRED.into_iter().chain(["nodeSelectorTerms", "0", "matchExpressions"]));
     if !kept.is_empty() {
         changes.replace(path, kept);

@@ -33,7 +33,7 @@ pub(super) fn convert(spec: &PodSpec, settings: &Settings, changes: &mut Changes
         }
         added.extend(missing.into_iter().map(|taint| toleration(taint, NO_EXECUTE)));
     }
-    changes.append(pointer(["spec", "tolerations"]), spec.tolerations.is_some(), &added);
+    changes.append("tolerations", spec.tolerations.is_some(), &added);
 }
 
 /// Whether a toleration is about taints with this key and effect.

@@ -110,7 +110,7 @@ impl MovedConstraints {
     fn spread_constraint(&self, upper: &TopologySpreadConstraint) -> TopologySpreadConstraint {
         let mut copy = upper.clone();
         if let Some(min_domains) = self.spreads.get(&upper.topology_key) {
-            copy.when_unsatisfiable = HARD.to_owned();
+            HARD.clone_into(&mut copy.when_unsatisfiable);
             copy.min_domains = *min_domains;
         }
         copy.match_label_keys =

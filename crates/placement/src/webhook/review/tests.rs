@@ -15,7 +15,7 @@ fn review(request: Value) -> Vec<u8> {
     whole.to_string().into_bytes()
 }
 
-fn pod(labels: Value) -> Value {
+fn pod(labels: &Value) -> Value {
     json!({
         "metadata": {"generateName": "web-", "labels": labels},
         "spec": {"nodeSelector": {"disk": "ssd"}, "containers": [{"name": "web", "image": "web:1"}]},
@@ -35,7 +35,7 @@ fn patch_of(response: &Value) -> json_patch::Patch {
 
 #[test]
 fn a_pod_with_the_label_is_converted() {
-    let mut pod = pod(json!({"virtual-pod": "true"}));
+    let mut pod = pod(&json!({"virtual-pod": "true"}));
     let response = response(json!({"object": pod}), OptIn::Label);
     assert_eq!((&response["uid"], &response["allowed"]), (&json!("u-1"), &json!(true)));
     json_patch::patch(&mut pod, &patch_of(&response)).unwrap();
@@ -44,9 +44,9 @@ fn a_pod_with_the_label_is_converted() {
 
 #[test]
 fn a_pod_without_labels_is_converted_for_its_namespace_only() {
-    let mut unlabelled = pod(json!({}));
+    let mut unlabelled = pod(&json!({}));
     unlabelled["metadata"].as_object_mut().unwrap().remove("labels");
-    for pod in [unlabelled, pod(json!({"app": "web"})), pod(json!({"virtual-pod": "false"}))] {
+    for pod in [unlabelled, pod(&json!({"app": "web"})), pod(&json!({"virtual-pod": "false"}))] {
         let alone = response(json!({"object": pod}), OptIn::Label);
         assert_eq!(alone, json!({"uid": "u-1", "allowed": true}));
         let by_namespace = response(json!({"object": pod}), OptIn::Namespace);
@@ -56,7 +56,7 @@ fn a_pod_without_labels_is_converted_for_its_namespace_only() {
 
 #[test]
 fn exempt_pods_and_updates_are_allowed_unchanged() {
-    let pod = pod(json!({"virtual-pod": "true"}));
+    let pod = pod(&json!({"virtual-pod": "true"}));
     let mut bound = pod.clone();
     bound["spec"]["nodeName"] = json!("n");
     for request in [
@@ -70,7 +70,7 @@ fn exempt_pods_and_updates_are_allowed_unchanged() {
 
 #[test]
 fn what_is_not_converted_is_a_warning() {
-    let mut pod = pod(json!({"virtual-pod": "true"}));
+    let mut pod = pod(&json!({"virtual-pod": "true"}));
     let term = |key: &str| json!({"matchExpressions": [{"key": key, "operator": "Exists"}]});
     pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
         json!({"nodeSelectorTerms": [term("type"), term("gpu")]});
