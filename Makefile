@@ -72,7 +72,7 @@ e2e-local: control-plane ## Compare 128 pods on the local provider and on the re
 e2e-cluster: control-plane ## Long tests of the cluster provider: 100 kills during a rollout of 200 pods, a lower cluster of Kubernetes 1.33
 	@dev/e2e-cluster
 
-e2e-placement: control-plane ## Compare fit with the real kube-scheduler for 2,000 generated pods
+e2e-placement: control-plane ## Compare fit with the real kube-scheduler for 2,000 generated pods, and conversion on Kubernetes 1.33
 	@dev/e2e-placement
 
 bench: control-plane ## Compare performance with a plain client, other projects and the real kubelet (ARGS='--only bare,ours' is quick)

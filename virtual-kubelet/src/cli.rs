@@ -15,6 +15,7 @@ mod placement;
 mod providers;
 mod run;
 mod version;
+mod webhook;
 
 use std::process::ExitCode;
 
@@ -70,8 +71,10 @@ enum CliCommand {
     /// Import, list, pull or remove images of the provider `local`
     #[cfg(feature = "local")]
     Image(image::Image),
-    /// Show where pods could go
+    /// Place pods on virtual nodes: print the admission policy, show where a pod could go
     Placement(placement::Placement),
+    /// Serve the webhook that converts pods, for Kubernetes before 1.36
+    Webhook(webhook::Webhook),
     /// Print the version
     Version(version::Version),
     /// Print a shell completion script
@@ -111,6 +114,7 @@ impl Cli {
             #[cfg(feature = "local")]
             Some(CliCommand::Image(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Placement(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Webhook(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Config(command)) => command.execute(self.flags, &registry),
             Some(CliCommand::Providers(verb)) => Ok(verb.execute(&registry)?),
             Some(CliCommand::Version(verb)) => Ok(verb.execute()?),

@@ -99,6 +99,7 @@ pub mod extensions;
 pub mod finding;
 pub mod go_text;
 pub mod host_port;
+pub mod label_selector;
 pub mod node;
 pub mod node_selector;
 pub mod outbox;

@@ -22,7 +22,7 @@ use tower::ServiceExt as _;
 use tracing::{debug, info, warn};
 use vk_supervisor::Supervisor;
 
-pub use self::plain::serve_plain;
+pub use self::plain::{serve_plain, serve_tls};
 use self::unauthorized::{UnauthorizedGuard, UnauthorizedLimiter};
 use crate::{Api, log_limit::LogLimit, routes};
 
@@ -171,7 +171,7 @@ impl ConnectionHandler {
         keep_alive(&stream);
         let guard = Arc::new(guard);
         let served = async {
-            match self.handshake(stream).await {
+            match accept_tls(&self.acceptor, stream, self.limits.handshake).await {
                 Ok(stream) => self.serve_http(stream, Arc::clone(&guard)).await,
                 Err(reason) => {
                     if let Some(omitted) = self.failures.allow() {
@@ -184,13 +184,6 @@ impl ConnectionHandler {
         tokio::select! {
             ended = served => ended,
             () = guard.evicted() => Err("closed: too many connections without an authorized request".to_owned()),
-        }
-    }
-
-    async fn handshake(&self, stream: TcpStream) -> Result<TlsStream<TcpStream>, String> {
-        match tokio::time::timeout(self.limits.handshake, self.acceptor.accept(stream)).await {
-            Ok(accepted) => accepted.map_err(|error| error.to_string()),
-            Err(_) => Err(format!("not finished after {:?}", self.limits.handshake)),
         }
     }
 
@@ -228,6 +221,18 @@ impl ConnectionHandler {
         } else {
             serve_http1(io, service, self.limits.head, &self.api.node_supervisor).await
         }
+    }
+}
+
+/// Performs the TLS handshake.
+async fn accept_tls(
+    acceptor: &TlsAcceptor,
+    stream: TcpStream,
+    limit: Duration,
+) -> Result<TlsStream<TcpStream>, String> {
+    match tokio::time::timeout(limit, acceptor.accept(stream)).await {
+        Ok(accepted) => accepted.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("not finished after {limit:?}")),
     }
 }
 

@@ -15,6 +15,6 @@ pub mod tls;
 
 pub use self::{
     api::{Api, DebugHandlers, PodLister},
-    connection::{ConnectionLimits, serve, serve_plain},
+    connection::{ConnectionLimits, serve, serve_plain, serve_tls},
     metrics::Metrics,
 };

@@ -124,6 +124,17 @@ pub fn config(serving: ServingCertificate) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config))
 }
 
+/// The TLS configuration of a listener without client certificates: TLS 1.2 or newer, with HTTP/1.1, which is what the API server and the
+/// scheduler speak to webhooks and extenders.
+pub fn server_config(serving: ServingCertificate) -> Result<Arc<ServerConfig>, Error> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::new(serving));
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(Arc::new(config))
+}
+
 pub(crate) fn provider() -> Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(aws_lc_rs::default_provider()));

@@ -29,7 +29,15 @@ pub const REPLACED: &str = "multicluster.virtual-kubelet.io/replaced";
 pub const VIRTUAL_POD: &str = "virtual-pod";
 /// Annotation of upper pods: scheduling fields for the lower pod, as JSON.
 pub const LOWER: &str = "multicluster.virtual-kubelet.io/lower";
-/// The same annotation in tensile-kube.
+/// Annotation of upper pods: a label selector for lower nodes, in addition to [`LOWER`].
+pub const LOWER_NODES: &str = "multicluster.virtual-kubelet.io/lower-nodes";
+/// Annotation of upper pods: topology keys of spread constraints that are hard in the lower cluster, `KEY` or `KEY:MINDOMAINS`.
+pub const LOWER_SPREAD: &str = "multicluster.virtual-kubelet.io/lower-spread";
+/// Annotation of upper pods: tolerations of lost nodes without a limit are for the virtual node.
+pub const TOLERATES_LOST: &str = "multicluster.virtual-kubelet.io/tolerates-lost";
+/// Topology key of upper pods that stands for the host name of a lower node.
+pub const MACHINE: &str = "multicluster.virtual-kubelet.io/machine";
+/// The same annotation as [`LOWER`] in tensile-kube.
 pub const CLUSTER_SELECTOR: &str = "clusterSelector";
 /// Annotation of upper pods: the API server that the service account belongs to.
 pub const API_ACCESS: &str = "multicluster.virtual-kubelet.io/api-access";

@@ -6,11 +6,14 @@ use k8s_openapi::api::core::v1::{Pod, PodSpec, Toleration};
 use serde::Deserialize;
 use serde_json::Value;
 
-use self::{last_applied::LastApplied, rewrite::PodRewriter, scheduling::LowerOverrides};
+use self::{
+    conversion::MovedConstraints, last_applied::LastApplied, rewrite::PodRewriter, scheduling::LowerOverrides,
+};
 use crate::names::{self, NamespaceMapping, OwnerId};
 
 mod api_access;
 mod choice;
+mod conversion;
 mod last_applied;
 mod metadata;
 mod pod_security;
@@ -154,6 +157,7 @@ pub fn translate(
 ) -> Result<Translated, Rejection> {
     let rewriter = PodRewriter::of(upper, owner, policy)?;
     let lower = LowerOverrides::from_annotations(rewriter.meta)?;
+    let moved = MovedConstraints::from_annotations(rewriter.meta)?;
     let spec = upper.spec.as_ref().ok_or_else(|| Rejection("the pod has no spec".to_owned()))?;
     check(spec)?;
     policy.allowed.check_volumes(spec, rewriter.access)?;
@@ -161,7 +165,7 @@ pub fn translate(
 
     let mut below = without_dropped(spec)?;
     scheduling::set_classes(&mut below, spec, &lower, policy, classes)?;
-    scheduling::set_placement(&mut below, spec, lower, policy)?;
+    scheduling::set_placement(&mut below, spec, lower, &moved, policy)?;
     rewriter.rewrite_spec(&mut below);
 
     let mut pod =

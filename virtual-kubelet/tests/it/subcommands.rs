@@ -199,3 +199,41 @@ fn a_closed_pipe_is_not_an_error() {
     assert!(child.wait().unwrap().success());
     assert_eq!(stderr, "");
 }
+
+#[test]
+fn the_placement_policy_is_printed_for_the_version_of_the_api_server() {
+    let print = |more: &[&str]| vk(&[&["placement", "print", "policy"][..], more].concat()).run();
+    let policy = print(&["--server-version", "1.36"]).ok();
+    let published =
+        std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/placement/policy.yaml"));
+    assert_eq!(policy, published.unwrap());
+    let open =
+        print(&["--server-version", "1.37", "--fail-open", "--gates", "trial", "--upper-keys", "type,pool"])
+            .ok();
+    for words in ["failurePolicy: Ignore", "gate: \"true\"", "upperKeys: \"type,pool\""] {
+        assert!(open.contains(words), "{words}: {open}");
+    }
+    let older = print(&["--server-version", "1.35"]);
+    assert!(older.stdout.contains("kind: MutatingWebhookConfiguration"), "{older:#?}");
+    assert!(older.stderr.starts_with("warning: ") && older.stderr.contains("--webhook-ca"), "{older:#?}");
+}
+
+#[test]
+fn an_api_server_that_does_not_answer_is_an_error_with_a_way_out() {
+    let run = vk(&["placement", "print", "policy", "--kubeconfig", "config"]);
+    run.write(
+        "config",
+        "{apiVersion: v1, kind: Config, current-context: c, clusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}], \
+         users: [{name: u, user: {token: t}}], contexts: [{name: c, context: {cluster: c, user: u}}]}",
+    );
+    run.run().refused(1, &[&["http://127.0.0.1:1", "--server-version"]]);
+    vk(&["placement", "print", "policy", "--server-version", "two"])
+        .run()
+        .refused(2, &[&["two", "such as 1.33"]]);
+}
+
+#[test]
+fn the_webhook_needs_a_certificate() {
+    vk(&["webhook"]).run().refused(2, &[&["tlscert", "over TLS only"]]);
+    vk(&["webhook", "--tlscert", "none.crt", "--tlskey", "none.key"]).run().refused(2, &[&["none.crt"]]);
+}

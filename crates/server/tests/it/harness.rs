@@ -238,23 +238,7 @@ impl TestNode {
         client: Option<&TestCertificate>,
         versions: &[&'static rustls::SupportedProtocolVersion],
     ) -> std::io::Result<TlsStream<TcpStream>> {
-        let mut roots = RootCertStore::empty();
-        roots.add(CA.der.clone()).unwrap();
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let builder = ClientConfig::builder_with_provider(provider)
-            .with_protocol_versions(versions)
-            .unwrap()
-            .with_root_certificates(roots);
-        let config = match client {
-            // Without the checks of rustls, which refuses certificates of version 1.
-            Some(pair) => {
-                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified_key())))
-            }
-            None => builder.with_no_client_auth(),
-        };
-        let stream = TcpStream::connect(("127.0.0.1", self.port)).await?;
-        let name = ServerName::try_from("127.0.0.1").unwrap();
-        TlsConnector::from(Arc::new(config)).connect(name, stream).await
+        connect(self.port, client, versions).await
     }
 
     /// Sends bytes and returns the response until the node closes the connection.
@@ -283,6 +267,31 @@ impl TestNode {
         let request = format!("{head}{length}\r\n{body}");
         split(&self.send_raw(None, request.as_bytes()).await.unwrap())
     }
+}
+
+/// A TLS connection to a server of the test CA, with this client certificate.
+pub(crate) async fn connect(
+    port: u16,
+    client: Option<&TestCertificate>,
+    versions: &[&'static rustls::SupportedProtocolVersion],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CA.der.clone()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(versions)
+        .unwrap()
+        .with_root_certificates(roots);
+    let config = match client {
+        // Without the checks of rustls, which refuses certificates of version 1.
+        Some(pair) => {
+            builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(pair.certified_key())))
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let stream = TcpStream::connect(("127.0.0.1", port)).await?;
+    let name = ServerName::try_from("127.0.0.1").unwrap();
+    TlsConnector::from(Arc::new(config)).connect(name, stream).await
 }
 
 /// Reads to the end, or until the connection breaks.

@@ -1,4 +1,4 @@
-//! Plain HTTP without authentication.
+//! HTTP without authentication, plain and over TLS.
 
 use std::time::Duration;
 
@@ -7,10 +7,16 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
 };
-use vk_server::{ConnectionLimits, serve_plain};
+use vk_server::{
+    ConnectionLimits, serve_plain, serve_tls,
+    tls::{self, ServingCertificate},
+};
 use vk_supervisor::{Supervisor, task};
 
-use crate::harness::{SOON, split};
+use crate::{
+    certificates::CA,
+    harness::{self, SOON, split},
+};
 
 /// A server with these limits, and its port.
 async fn start(limits: ConnectionLimits) -> (Supervisor, u16) {
@@ -71,4 +77,25 @@ async fn an_idle_client_does_not_delay_a_stop() {
     let _idle = connect(port).await;
     assert_eq!(health(port).await.0, 200);
     assert!(supervisor.shut_down(SOON).await, "all tasks ended in time");
+}
+
+#[tokio::test]
+async fn a_router_is_served_over_tls_and_plain_clients_are_closed() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let supervisor = Supervisor::new();
+    let router = Router::new().route("/healthz", get(async || "ok"));
+    let config = tls::server_config(ServingCertificate::new(CA.serving().certified_key())).unwrap();
+    let served = serve_tls(listener, config, router, ConnectionLimits::default(), supervisor.clone());
+    supervisor.spawn("server", task::Kind::Critical, served);
+
+    let mut stream = harness::connect(port, None, rustls::ALL_VERSIONS).await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: n\r\nConnection: close\r\n\r\n").await.unwrap();
+    assert_eq!(split(&harness::until_end(&mut stream).await), (200, "ok".to_owned()));
+    let mut plain = connect(port).await;
+    plain.write_all(b"GET /healthz HTTP/1.1\r\nHost: n\r\n\r\n").await.unwrap();
+    let mut answer = Vec::new();
+    let read = async { while plain.read_buf(&mut answer).await.is_ok_and(|length| length > 0) {} };
+    tokio::time::timeout(SOON, read).await.expect("the server closes the connection");
+    assert!(!answer.starts_with(b"HTTP/"), "{answer:?}");
 }

@@ -1,7 +1,8 @@
 //! What the lower scheduler gets: node selection, affinity, tolerations and classes.
 //!
 //! The upper scheduler consumes the scheduling fields of the upper pod. The lower pod gets those of the annotation
-//! [`LOWER`](names::LOWER) and of the configuration instead.
+//! [`LOWER`](names::LOWER) and of the configuration instead, and what [conversion](super::conversion) has moved into other annotations.
+//! Preferences are for both schedulers.
 
 use std::collections::BTreeMap;
 
@@ -13,8 +14,12 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::ObjectMeta,
 };
 use serde::Deserialize;
+use vk_provider::node_selector::HOSTNAME;
 
-use super::{ClusterClasses, Rejection, TranslationPolicy, choice};
+use super::{
+    ClusterClasses, Rejection, TranslationPolicy, choice,
+    conversion::{self, MovedConstraints},
+};
 use crate::names;
 
 /// The RuntimeClass by which a pod opts in to a virtual node. It means nothing in the lower cluster.
@@ -141,6 +146,7 @@ pub(super) fn set_placement(
     below: &mut PodSpec,
     upper: &PodSpec,
     lower: LowerOverrides,
+    moved: &MovedConstraints,
     policy: &TranslationPolicy,
 ) -> Result<(), Rejection> {
     let mut selector = lower.node_selector.unwrap_or_default();
@@ -149,10 +155,15 @@ pub(super) fn set_placement(
     below.node_selector = (!selector.is_empty()).then_some(selector);
 
     let mut tolerations: Vec<Toleration> = Vec::new();
-    let non_empty = lower.tolerations.as_ref().or(upper.tolerations.as_ref());
+    let for_upper_node = |one: &Toleration| moved.tolerates_lost && is_lost_toleration(one, None);
+    let stated = lower.tolerations.as_ref();
+    let kept = stated.or(upper.tolerations.as_ref()).into_iter().flatten();
     // Tolerations of the upper pod are for the upper scheduler, and often tolerate more than anybody means.
-    let kept = non_empty.into_iter().flatten();
-    let kept = kept.filter(|one| !is_dropped(one) && policy.allowed.allows_toleration(one));
+    let kept = kept.filter(|one| {
+        !is_dropped(one)
+            && policy.allowed.allows_toleration(one)
+            && (stated.is_some() || !for_upper_node(one))
+    });
     for toleration in kept.chain(&policy.tolerations) {
         if !tolerations.contains(toleration) {
             tolerations.push(toleration.clone());
@@ -160,18 +171,25 @@ pub(super) fn set_placement(
     }
     below.tolerations = (!tolerations.is_empty()).then_some(tolerations);
 
-    below.topology_spread_constraints = lower.topology_spread_constraints.filter(|list| !list.is_empty());
+    let spreads = upper.topology_spread_constraints.as_ref();
+    below.topology_spread_constraints =
+        moved.spread_constraints(spreads, lower.topology_spread_constraints)?;
     below.affinity = affinity(upper.affinity.as_ref(), lower.affinity, policy)?;
+    moved.require_nodes(below);
     Ok(())
 }
 
 fn is_dropped(toleration: &Toleration) -> bool {
     let key = toleration.key.as_deref().unwrap_or_default();
-    key == TAINT
-        || (DEFAULT_TOLERATED.contains(&key)
-            && toleration.operator.as_deref() == Some("Exists")
-            && toleration.effect.as_deref() == Some("NoExecute")
-            && toleration.toleration_seconds == Some(DEFAULT_TOLERATION_SECONDS))
+    key == TAINT || is_lost_toleration(toleration, Some(DEFAULT_TOLERATION_SECONDS))
+}
+
+/// Whether a toleration is about a lost node, for this many seconds.
+fn is_lost_toleration(toleration: &Toleration, seconds: Option<i64>) -> bool {
+    DEFAULT_TOLERATED.contains(&toleration.key.as_deref().unwrap_or_default())
+        && toleration.operator.as_deref() == Some("Exists")
+        && toleration.effect.as_deref() == Some("NoExecute")
+        && toleration.toleration_seconds == seconds
 }
 
 fn affinity(
@@ -182,7 +200,10 @@ fn affinity(
     let lower = lower.unwrap_or_default();
     let kept = upper.filter(|_| policy.keeps_pod_affinity);
     let mut affinity = Affinity {
-        node_affinity: lower.node_affinity,
+        node_affinity: conversion::node_affinity(
+            upper.and_then(|upper| upper.node_affinity.as_ref()),
+            lower.node_affinity,
+        ),
         pod_affinity: lower.pod_affinity.or_else(|| kept?.pod_affinity.clone()),
         pod_anti_affinity: lower.pod_anti_affinity.or_else(|| kept?.pod_anti_affinity.clone()),
     };
@@ -236,18 +257,12 @@ fn pod_anti_affinity(
 
 /// Rewrites a term for the lower cluster. Returns `false` if it cannot match any pod there.
 fn rewrite_term(term: &mut PodAffinityTerm, policy: &TranslationPolicy) -> bool {
-    // The upper API server has merged these keys into the label selector. The lower one would do it again and reject the duplicates.
-    let selects = |operator: &str, key: &String| {
-        let expressions =
-            term.label_selector.iter().flat_map(|selector| selector.match_expressions.iter().flatten());
-        expressions.into_iter().any(|expression| expression.key == *key && expression.operator == operator)
-    };
-    let without = |keys: Option<&Vec<String>>, operator: &str| {
-        let keys: Vec<String> = keys?.iter().filter(|key| !selects(operator, key)).cloned().collect();
-        (!keys.is_empty()).then_some(keys)
-    };
-    let match_label_keys = without(term.match_label_keys.as_ref(), "In");
-    let mismatch_label_keys = without(term.mismatch_label_keys.as_ref(), "NotIn");
+    if term.topology_key == names::MACHINE {
+        HOSTNAME.clone_into(&mut term.topology_key);
+    }
+    let selector = term.label_selector.as_ref();
+    let match_label_keys = conversion::unmerged_keys(term.match_label_keys.as_ref(), selector, "In");
+    let mismatch_label_keys = conversion::unmerged_keys(term.mismatch_label_keys.as_ref(), selector, "NotIn");
     (term.match_label_keys, term.mismatch_label_keys) = (match_label_keys, mismatch_label_keys);
 
     // An empty list would mean the namespace of the pod.

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 
 mod api_access;
+mod conversion;
 mod fields;
 mod pod_security;
 pub(super) mod properties;
