@@ -207,10 +207,8 @@ fn the_placement_policy_is_printed_for_the_version_of_the_api_server() {
     let published =
         std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/placement/policy.yaml"));
     assert_eq!(policy, published.unwrap());
-    let open =
-        print(&["--server-version", "1.37", "--fail-open", "--gates", "trial", "--upper-keys", "type,pool"])
-            .ok();
-    for words in ["failurePolicy: Ignore", "gate: \"true\"", "upperKeys: \"type,pool\""] {
+    let open = print(&["--server-version", "1.37", "--fail-open", "--upper-keys", "type,pool"]).ok();
+    for words in ["failurePolicy: Ignore", "upperKeys: \"type,pool\""] {
         assert!(open.contains(words), "{words}: {open}");
     }
     let older = print(&["--server-version", "1.35"]);

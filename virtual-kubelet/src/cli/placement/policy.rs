@@ -53,15 +53,14 @@ pub(super) struct PrintPolicy {
 
 impl PrintPolicy {
     pub(super) async fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
-        let minor = match self.server_version {
-            Some(minor) => minor,
-            None => {
-                // Nodes do not matter here, but a configuration has at least one.
-                let provider = registry.names().first().copied().unwrap_or_default();
-                let (base, _) = Layer::from_value(json!({ "provider": provider }));
-                let config = load(&before.overlaid_with(self.flags.clone()), base, None, registry)?;
-                server_minor(&config).await?
-            }
+        let minor = if let Some(minor) = self.server_version {
+            minor
+        } else {
+            // Nodes do not matter here, but a configuration has at least one.
+            let provider = registry.names().first().copied().unwrap_or_default();
+            let (base, _) = Layer::from_value(json!({ "provider": provider }));
+            let config = load(&before.overlaid_with(self.flags.clone()), base, None, registry)?;
+            server_minor(&config).await?
         };
         let failure_policy = if self.fail_open { FailurePolicy::Ignore } else { FailurePolicy::Fail };
         let text = if minor >= FIRST_MINOR {
@@ -80,17 +79,14 @@ impl PrintPolicy {
                 port: self.webhook_port,
             },
         };
-        let ca = match &self.webhook_ca {
-            Some(path) => {
-                Some(fs::read_to_string(path).with_context(|| format!("read the CA {}", path.display()))?)
-            }
-            None => {
-                print_diagnostic(
-                    "warning",
-                    "the API server trusts the webhook only if one of the CAs of its machine has signed its certificate: set --webhook-ca",
-                );
-                None
-            }
+        let ca = if let Some(path) = &self.webhook_ca {
+            Some(fs::read_to_string(path).with_context(|| format!("read the CA {}", path.display()))?)
+        } else {
+            print_diagnostic(
+                "warning",
+                "the API server trusts the webhook only if one of the CAs of its machine has signed its certificate: set --webhook-ca",
+            );
+            None
         };
         Ok(webhook_configuration(&address, ca.as_deref(), failure_policy))
     }
