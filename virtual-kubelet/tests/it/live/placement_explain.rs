@@ -171,7 +171,7 @@ async fn a_node_can_be_asked_after_its_certificate_was_replaced() {
     write_pair();
     eventually("the node publishes the new key", SOON, || async {
         let now = annotation(&node(cluster, "rotated").await, "serving-key");
-        if now != first { Ok(()) } else { Err(now) }
+        if now == first { Err(now) } else { Ok(()) }
     })
     .await;
     assert!(fits());
