@@ -96,15 +96,14 @@ async fn the_best_lower_nodes_are_the_emptiest_with_what_is_free_on_them() {
     }
     let best = |cpu: &str, count| {
         let nodes = mock.best_nodes(&requesting("asked", cpu, &[]), count).into_iter();
-        nodes
-            .map(|node| {
-                let free = |name: &str| node.free[name].to_string();
-                format!("{} {} {} {}", node.name, free("cpu"), free("memory"), free("pods"))
-            })
-            .collect::<Vec<_>>()
+        let free =
+            nodes.map(|node| ["cpu", "memory", "pods"].map(|name| node.free[name].to_string()).join(" "));
+        free.collect::<Vec<_>>()
     };
-    assert_eq!(best("20", 2), ["lower-2 2 1Gi 10", "lower-1 1500m 1Gi 9"]);
-    assert_eq!(best("20", 9).len(), 3);
+    assert_eq!(best("20", 9), ["2 1Gi 10", "1500m 1Gi 9", "0 1Gi 9"]);
+    assert_eq!(best("20", 2), ["2 1Gi 10", "1500m 1Gi 9"]);
     mock.delete_pod(&reference("u1"), None, Duration::ZERO).await.unwrap();
-    assert_eq!(best("1", 1), ["lower-0 2 1Gi 10"]);
+    let gone = mock.delete_pod(&reference("u1"), None, Duration::ZERO).await;
+    assert!(gone.is_err(), "it has stopped already");
+    assert_eq!(best("1", 2), ["2 1Gi 10", "2 1Gi 10"]);
 }
