@@ -73,7 +73,11 @@ impl ResourceNames {
     pub(crate) fn to_list(&self, resource: &ResourceSum) -> ResourceList {
         let quantity = |id: ResourceId, amount: i128| {
             let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-            if id == CPU { Quantity::milli(amount) } else { Quantity::units(amount) }
+            match self.name(id) {
+                "cpu" => Quantity::milli(amount),
+                name if is_in_bytes(name) => Quantity::bytes(amount),
+                _ => Quantity::units(amount),
+            }
         };
         resource.amounts().map(|(id, amount)| (self.name(id).to_owned(), quantity(id, amount))).collect()
     }
@@ -108,6 +112,11 @@ impl ResourceNames {
         self.ids.insert(name, id);
         id
     }
+}
+
+/// Whether people write amounts of a resource as `8Gi`.
+fn is_in_bytes(name: &str) -> bool {
+    matches!(name, "memory" | "ephemeral-storage") || name.starts_with("hugepages-")
 }
 
 /// Whether a resource is one that the scheduler counts beside those that every node has.
@@ -245,6 +254,7 @@ mod tests {
             sum.subtract(&huge);
         }
         assert_eq!(names.to_list(&sum), list(&[("memory", "1Gi")]), "and nothing is negative");
+        assert_eq!(names.to_list(&sum)["memory"].to_string(), "1Gi");
     }
 
     #[test]
