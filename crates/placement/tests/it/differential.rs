@@ -57,10 +57,10 @@ impl Cluster {
             .kubectl(&["label", "namespace", &cluster.offloading, &format!("{}=true", names::OFFLOAD)])
             .await;
         let mut manifests: Vec<(u64, Value)> = (0..PODS).map(|seed| (seed, generator::pod(seed))).collect();
-        // Something to see the beginning of a change by: it is converted in both namespaces.
-        for seed in [PODS, PODS + 1] {
+        // These show when a change has reached the API server: one opts in by its namespace, the other by its label.
+        for (seed, labels) in [(PODS, json!({})), (PODS + 1, json!({names::VIRTUAL_POD: "true"}))] {
             let probe = json!({
-                "metadata": {"labels": {names::VIRTUAL_POD: "true"}},
+                "metadata": {"labels": labels},
                 "spec": {
                     "automountServiceAccountToken": false, "nodeSelector": {"disk": "ssd"},
                     "containers": [{"name": "main", "image": "none"}],
@@ -75,6 +75,7 @@ impl Cluster {
 
     async fn unconverted(&self, seed: u64, mut manifest: Value) -> GeneratedPod {
         manifest["metadata"]["name"] = json!(format!("pod-{seed}"));
+        // The first pod after the generated ones is in the namespace that has opted in, too.
         let namespace = if seed.is_multiple_of(4) { &self.offloading } else { &self.plain };
         let unconverted = self.create(namespace, &manifest).await;
         let unconverted = unconverted.unwrap_or_else(|error| panic!("seed {seed}: {error}: {manifest}"));
