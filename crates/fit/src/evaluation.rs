@@ -141,7 +141,7 @@ impl Snapshot {
         }
         best.sort_by_key(|(order, rank, ..)| (*order, *rank));
         let with_room = best.into_iter().take(count).map(|(_, _, node, state, usage)| {
-            let free = self.names.to_list(&free_resources(&state.allocatable, usage));
+            let free = free_resources(&state.allocatable, usage, &self.names);
             LowerNode { name: node.name.to_string(), free }
         });
         with_room.collect()

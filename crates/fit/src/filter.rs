@@ -6,13 +6,14 @@ use k8s_openapi::api::core::v1::{NodeSelector, Taint};
 use vk_provider::{
     ability::Cause,
     node_selector::{self, LabelLookup},
+    requests::ResourceList,
     taint::tolerates,
 };
 
 use crate::{
     node_info::{LabelCache, NodeInfo, NodeSets, NodeState, Usage},
     pod_info::{Requirements, Shape},
-    resource::{CPU, MEMORY, PODS, Resource, ResourceId, ResourceNames, ResourceSum},
+    resource::{CPU, MEMORY, PODS, Resource, ResourceId, ResourceNames},
     volume::VolumeInfo,
 };
 
@@ -214,12 +215,9 @@ pub(crate) fn free(allocatable: i64, used: i128) -> i64 {
 }
 
 /// What is left of all resources of a node.
-pub(crate) fn free_resources(allocatable: &Resource, usage: &Usage) -> ResourceSum {
-    let mut left = ResourceSum::default();
-    for (id, amount) in allocatable.amounts() {
-        left.set(id, free(amount, usage.requested.get(id)).into());
-    }
-    left
+pub(crate) fn free_resources(allocatable: &Resource, usage: &Usage, names: &ResourceNames) -> ResourceList {
+    let left = |(id, amount)| names.to_amount(id, free(amount, usage.requested.get(id)));
+    allocatable.amounts().map(left).collect()
 }
 
 /// The largest part of a request for which a node has no room, in millionths.

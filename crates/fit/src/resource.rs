@@ -71,15 +71,19 @@ impl ResourceNames {
 
     /// The reverse of [`read`](Self::read).
     pub(crate) fn to_list(&self, resource: &ResourceSum) -> ResourceList {
-        let quantity = |id: ResourceId, amount: i128| {
-            let amount = i64::try_from(amount).unwrap_or(i64::MAX);
-            match self.name(id) {
-                "cpu" => Quantity::milli(amount),
-                name if is_in_bytes(name) => Quantity::bytes(amount),
-                _ => Quantity::units(amount),
-            }
+        let amount = |(id, amount)| self.to_amount(id, i64::try_from(amount).unwrap_or(i64::MAX));
+        resource.amounts().map(amount).collect()
+    }
+
+    /// The name and the amount of a resource.
+    pub(crate) fn to_amount(&self, id: ResourceId, amount: i64) -> (String, Quantity) {
+        let name = self.name(id);
+        let amount = match name {
+            "cpu" => Quantity::milli(amount),
+            _ if is_in_bytes(name) => Quantity::bytes(amount),
+            _ => Quantity::units(amount),
         };
-        resource.amounts().map(|(id, amount)| (self.name(id).to_owned(), quantity(id, amount))).collect()
+        (name.to_owned(), amount)
     }
 
     /// Forgets all names but those in use.

@@ -56,13 +56,8 @@ async fn the_printed_policy_and_the_webhook_command_convert_pods() {
     let file = folder.path().join("manifest.yaml");
     kubectl(&cluster, ["delete", "--filename", file.to_str().unwrap()]).await.unwrap();
     eventually("pods are created as they are", SOON, || async {
-        dry_run(&cluster)
-            .await?
-            .metadata
-            .annotations
-            .is_none()
-            .then_some(())
-            .ok_or_else(|| "converted".to_owned())
+        let annotations = dry_run(&cluster).await?.metadata.annotations;
+        if annotations.is_none() { Ok(()) } else { Err(format!("converted: {annotations:?}")) }
     })
     .await;
 

@@ -174,6 +174,8 @@ async fn one_configuration_can_define_several_virtual_nodes() {
     let _process = start();
     above.delete(&format!("pods/{}", names[0]), None).await;
     above.wait_deleted(&format!("pods/{}", names[0])).await;
+    // Its containers have ended, but the object may still be there.
+    below.wait_deleted(&format!("pods/{}", names[0])).await;
     let left = below.list("pods").await;
     assert_eq!(left.len(), 1, "{left:?}");
     assert!(lower_pods.contains(&left[0]["metadata"]["uid"]), "it was made anew");
