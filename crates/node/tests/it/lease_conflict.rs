@@ -77,7 +77,9 @@ async fn a_second_process_gives_up_and_does_not_disturb_the_first(who: Who) {
     assert_eq!(test.node().await.metadata.resource_version, node.metadata.resource_version);
     test.wait_for_lease("renewals go on", |later| renewed(later) > renewed(&now)).await;
     assert!(first.is_running());
-    assert_eq!(first.requests("patch", "leases", Some("Conflict")), 0);
+    // Its own, if the answer to a renewal is late.
+    let own = first.requests("patch", "leases", Some("Timeout"));
+    assert!(first.requests("patch", "leases", Some("Conflict")) <= own);
     assert_eq!(second.requests("patch", "nodes", None) + second.requests("patch", "leases", None), 0);
 }
 

@@ -82,16 +82,22 @@ fn equal_amounts_in_different_notations_are_equal() {
     assert_eq!(parse("1001m").to_units(), 2);
     assert_eq!(parse("-1500m").to_units(), -1);
     assert_eq!(parse("0.5m").to_milli(), 1);
+    // As in Kubernetes: without a suffix it cannot be seen that the notation was binary.
+    assert_eq!(
+        (parse("62.5Ki").to_string(), parse("64000").to_string()),
+        ("64000".to_owned(), "64k".to_owned())
+    );
 }
 
 proptest! {
     #[test]
-    fn reading_what_was_written_gives_the_same_amount_and_text(text in "[-+]?[0-9]{0,12}(\\.[0-9]{0,9})?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[-+]?[0-9]|)") {
+    fn reading_what_was_written_gives_the_same_amount_and_then_the_same_text(text in "[-+]?[0-9]{0,12}(\\.[0-9]{0,9})?(n|u|m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei|e[-+]?[0-9]|)") {
         if let Ok(quantity) = text.parse::<Quantity>() {
             let written = quantity.to_string();
             let again: Quantity = written.parse().unwrap();
             prop_assert_eq!(again, quantity);
-            prop_assert_eq!(again.to_string(), written);
+            let written = again.to_string();
+            prop_assert_eq!(written.parse::<Quantity>().unwrap().to_string(), written);
         }
     }
 

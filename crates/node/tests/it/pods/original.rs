@@ -132,7 +132,9 @@ async fn a_deleted_pod_that_the_provider_does_not_know_leaves(way: Way) {
     mock.faults().set(Call::Delete, Fault::error(Kind::NotFound, "no such pod"));
     fixture.delete("web", Some(10)).await;
     fixture.see_gone(&pod).await;
-    assert_eq!(run.recorder.deletes(uid(&pod)).len(), 1);
+    // Once more if a status that was being written meets a pod that is gone.
+    let deletes = run.recorder.deletes(uid(&pod)).len();
+    assert!((1..=2).contains(&deletes), "{deletes}");
 }
 
 async fn a_deleted_pod_stays_while_the_provider_fails_to_stop_it(way: Way) {
