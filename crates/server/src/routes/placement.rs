@@ -17,8 +17,8 @@ use vk_provider::{
 use super::{JSON, text};
 use crate::{Api, http_error::HttpError};
 
-/// Time limit to receive a query.
-const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time limit to receive a query, which may be long and come over a slow line.
+const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) async fn fit(Extension(api): Extension<Arc<Api>>, body: Body) -> Result<Response, HttpError> {
     if api.provider.fit().is_none() {
