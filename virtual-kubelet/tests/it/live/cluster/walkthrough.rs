@@ -24,7 +24,7 @@ const IMAGE: &str = "busybox:1.27";
 
 /// The manifests for the upper cluster, with a directory of the test for the volume. The shell writes a line first, so that there is a
 /// log.
-fn manifests(folder: &str) -> String {
+fn manifests(folder: &str, namespace: &str) -> String {
     format!(
         r#"
 apiVersion: v1
@@ -96,11 +96,12 @@ spec:
     persistentVolumeClaim:
       claimName: vk-demo
 "#,
-        volume = volume(folder, NODE),
+        volume = volume(folder, NODE, namespace),
     )
 }
 
-fn volume(folder: &str, node: &str) -> String {
+/// A volume for the claim of this namespace: claims of other tests must not get it.
+fn volume(folder: &str, node: &str, namespace: &str) -> String {
     format!(
         r#"apiVersion: v1
 kind: PersistentVolume
@@ -114,6 +115,7 @@ spec:
   - ReadWriteOnce
   persistentVolumeReclaimPolicy: Retain
   storageClassName: ""
+  claimRef: {{namespace: {namespace}, name: vk-demo}}
   local:
     path: {folder}
   nodeAffinity:
@@ -200,8 +202,8 @@ async fn the_walkthrough_works_from_node_to_volume() {
     assert!(taints.contains(&TAINT), "{taints:?}");
 
     // The upper objects, and what has to exist in the lower cluster.
-    apply(&below, &folder, &volume(example, LOWER_NODE)).await;
-    apply(&above, &folder, &manifests(example)).await;
+    apply(&below, &folder, &volume(example, LOWER_NODE, &namespace)).await;
+    apply(&above, &folder, &manifests(example, &namespace)).await;
     let pod = above.wait_running("vk-demo").await;
     let lower_pod = below.wait_running("vk-demo").await;
     assert_eq!(pod["spec"]["nodeName"], NODE);
