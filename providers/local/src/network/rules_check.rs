@@ -1,6 +1,7 @@
 //! Puts the rules back when somebody else removes them, as `nft flush ruleset` or the restart of a firewall does.
 
 use std::{
+    path::Path,
     sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::Duration,
@@ -109,7 +110,7 @@ impl Inner {
             return Ok(());
         }
         let mut applied = self.applied.lock();
-        if applied.closed {
+        if applied.closed || !Path::new("/proc/sys/net/ipv4/conf").join(&self.bridge).exists() {
             // Since its bridge was found. Rules without a bridge would masquerade what the pods of the next network with this subnet send
             // to each other.
             return Ok(());
