@@ -13,7 +13,7 @@ ifneq ($(shell uname -m),x86_64)
 export LIBSECCOMP_LIB_PATH ?= /usr/lib/$(shell gcc -print-multiarch 2>/dev/null)
 endif
 
-.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local e2e-cluster bench control-plane advisories clean setup
+.PHONY: help up test lint e2e e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local e2e-cluster e2e-placement e2e-groups bench control-plane advisories clean setup
 
 help: ## List these commands
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -37,7 +37,7 @@ lint: setup ## Check formatting, lints, documentation, features, dependencies an
 	@dev/setup lint
 	@cargo fmt --all --check
 	@cargo clippy --workspace --all-targets --all-features -- -D warnings
-	@cargo hack clippy --quiet --each-feature --exclude-features e2e --package virtual-kubelet --package vk-pod-engine --package vk-provider-cri -- -D warnings
+	@cargo hack clippy --quiet --each-feature --exclude-features e2e --package virtual-kubelet --package vk-pod-engine --package vk-container-group --package vk-provider-cri -- -D warnings
 	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --all-features --no-deps --quiet
 	@cargo deny --log-level error check bans licenses sources
 	@dev/cargo-test --package virtual-kubelet --test it layout -- --quiet
@@ -46,7 +46,7 @@ advisories: setup ## Check dependencies for known vulnerabilities (downloads the
 	@dev/setup lint
 	@cargo deny check advisories
 
-e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local e2e-cluster e2e-placement ## Run all long tests
+e2e: e2e-node e2e-pods e2e-resolve e2e-kubectl e2e-metrics e2e-cri e2e-local e2e-cluster e2e-placement e2e-groups ## Run all long tests
 
 e2e-node: control-plane ## Long tests of nodes: 100 nodes in one process, many seeds of the node simulation
 	@dev/e2e-node
@@ -72,14 +72,19 @@ e2e-local: control-plane ## Compare 128 pods on the local provider and on the re
 e2e-cluster: control-plane ## Long tests of the cluster provider: 100 kills during a rollout of 200 pods, a lower cluster of Kubernetes 1.33
 	@dev/e2e-cluster
 
-e2e-placement: control-plane ## Compare fit with the real kube-scheduler for 2,000 generated pods, and conversion on Kubernetes 1.33
+e2e-placement: control-plane ## Long tests of placement: fit next to the real kube-scheduler for 2,000 pods, conversion on Kubernetes 1.33, 100 kills, 100 pods by gates and by the extender
 	@dev/e2e-placement
+
+e2e-groups: control-plane ## Long tests of container groups: 100 kills during rollouts on an emulated cloud with faults, 1,000 pods, an idle hour
+	@dev/e2e-groups
 
 bench: control-plane ## Compare performance with a plain client, other projects and the real kubelet (ARGS='--only bare,ours' is quick)
 	@dev/bench nodes $(ARGS)
 	@dev/bench pods $(ARGS)
 	@dev/bench exec $(ARGS)
 	@dev/bench clusters $(ARGS)
+	@dev/bench groups $(ARGS)
+	@dev/bench placement $(ARGS)
 	@if [ "$$(id -u)" = 0 ]; then dev/bench containers $(ARGS); else echo 'Skipping pods on containers: kubelet and containerd need root' >&2; fi
 	@dev/bench plot
 

@@ -57,6 +57,27 @@ pub(crate) enum Candidate {
     Local,
     /// The real kubelet, where containers run
     Kubelet,
+    /// This project with the provider eci, on an emulator of the cloud
+    #[value(skip)]
+    Eci,
+    /// kube-scheduler without an extender
+    #[value(skip)]
+    NoExtender,
+    /// kube-scheduler with an extender of the bench that passes everything
+    #[value(skip)]
+    BareExtender,
+    /// The API server without a conversion of pods
+    #[value(skip)]
+    Unconverted,
+    /// The API server with our admission policy
+    #[value(skip)]
+    Policy,
+    /// The API server with our webhook
+    #[value(skip)]
+    Webhook,
+    /// What ours is meant to reach
+    #[value(skip)]
+    Goal,
 }
 
 impl Candidate {
@@ -71,15 +92,22 @@ impl Candidate {
             Self::Kwok => "kwok, as shipped",
             Self::KwokUnlimited => "kwok, limits lifted",
             Self::Kubelet => "kubelet",
+            Self::Eci => "virtual-kubelet (this), eci",
+            Self::NoExtender => "no extender",
+            Self::BareExtender => "extender that passes all",
+            Self::Unconverted => "plain create",
+            Self::Policy => "policy",
+            Self::Webhook => "webhook",
+            Self::Goal => "goal",
         }
     }
 
     /// Its name in `dev/rivals/build`, if it is a rival.
     fn rival(self) -> Option<&'static str> {
         match self {
-            Self::Bare | Self::Ours | Self::Local | Self::Kubelet => None,
             Self::GoAsShipped | Self::GoUnlimited => Some("virtual-kubelet"),
             Self::Kwok | Self::KwokUnlimited => Some("kwok"),
+            _ => None,
         }
     }
 }
@@ -156,9 +184,10 @@ impl Candidates {
     /// The version of a candidate. A rival's program has it in its name.
     pub(crate) fn version(&self, candidate: Candidate) -> Option<String> {
         match candidate {
-            // The kubelet's is that of the whole control plane.
-            Candidate::Bare | Candidate::Kubelet => None,
-            Candidate::Ours | Candidate::Local => Some(concat!("v", env!("CARGO_PKG_VERSION")).to_owned()),
+            Candidate::Ours | Candidate::Local | Candidate::Eci => {
+                Some(concat!("v", env!("CARGO_PKG_VERSION")).to_owned())
+            }
+            // Others that are no rivals have none: the kubelet's is that of the whole control plane.
             rival => {
                 let name = self.programs.get(rival.rival()?)?.file_name()?.to_str()?;
                 Some(format!("v{}", name.rsplit_once("-v")?.1))
@@ -171,14 +200,24 @@ impl Candidates {
         if who != Candidate::Ours {
             return self.rival(who, cluster);
         }
-        let config = cluster.data_dir().join("mock.yaml");
-        fs::write(&config, "default: {cpu: 100k, memory: 100Ti, pods: 100k}\n")?;
+        self.our_node(cluster, "mock", "default: {cpu: 100k, memory: 100Ti, pods: 100k}\n")
+    }
+
+    /// The command that runs one node of a provider of ours with this configuration.
+    pub(crate) fn our_node(
+        &self,
+        cluster: &ControlPlane,
+        provider: &str,
+        config: &str,
+    ) -> anyhow::Result<Command> {
+        let path = cluster.data_dir().join(format!("{provider}.yaml"));
+        fs::write(&path, config)?;
         let mut command = Command::new(&self.ours);
-        command.args(["run", "--provider", "mock", "--nodename", NODE, "--metrics-addr", "off"]);
+        command.args(["run", "--provider", provider, "--nodename", NODE, "--metrics-addr", "off"]);
         // Ports from 20000 on are for the control plane.
         // Nobody would approve a certificate.
         command.args(["--log-level", "warn", "--port", "11999", "--rotate-server-certificates=false"]);
-        command.arg("--provider-config").arg(&config).arg("--kubeconfig").arg(cluster.admin_kubeconfig());
+        command.arg("--provider-config").arg(&path).arg("--kubeconfig").arg(cluster.admin_kubeconfig());
         Ok(command)
     }
 

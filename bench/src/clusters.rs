@@ -11,7 +11,7 @@ use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{
     Api,
-    api::{ListParams, Patch, PatchParams, PostParams},
+    api::{ListParams, Patch, PatchParams},
     runtime::watcher,
 };
 use serde_json::{Value, json};
@@ -26,16 +26,15 @@ pub(crate) use self::bare_cluster::BareCluster;
 use crate::{
     candidate::{Candidate, CandidateArgs, Candidates, NODE, ready},
     host_info::{HostInfo, peak_megabytes},
+    objects::{CONCURRENCY, create_all, node, pod},
     report::{Figure, Report, print_progress, thousands},
 };
 
-/// Concurrent requests of the client.
-const CONCURRENCY: usize = 64;
 const LIMIT: Duration = Duration::from_mins(10);
 /// Time before memory is measured.
 const SETTLE: Duration = Duration::from_secs(5);
 /// Memory goal of our process with 20,000 pods and 1,000 nodes in the lower cluster.
-const GOAL_MEGABYTES: f64 = 250.0;
+const GOAL_MEGABYTES: f64 = 200.0;
 /// Status changes per second, and the duration in seconds.
 const RATE: u32 = 100;
 const SECONDS: u32 = 20;
@@ -158,7 +157,7 @@ impl Clusters {
             ("processor with 100 statuses in a second", busy.cores_since(&idle, from.elapsed()), "cores"),
             ("resident", idle.megabytes(), "MB"),
             ("resident at most", peak_megabytes(process.id())?, "MB"),
-            ("resident, of the goal of 250 MB", ratio * 100.0, "%"),
+            ("resident, of the goal of 200 MB", ratio * 100.0, "%"),
         ]);
         Ok(figures)
     }
@@ -174,12 +173,12 @@ impl Clusters {
         ];
         let nodes: Api<Node> = Api::all(lower.admin()?);
         let made = (0..self.nodes).map(|index| node(&format!("node-{index}")));
-        make(&nodes, made.collect()).await?;
+        create_all(&nodes, made).await?;
         let others = lower.namespace("others").await?;
         let others: Api<Pod> = Api::namespaced(lower.admin()?, others.name());
         let made = (0..self.pods.saturating_sub(count))
             .map(|index| pod(&format!("other-{index}"), Some(&format!("node-{}", index % self.nodes))));
-        make(&others, made.collect()).await?;
+        create_all(&others, made).await?;
         let (above, below) =
             (Api::namespaced(upper.admin()?, &names[0]), Api::namespaced(lower.admin()?, &names[1]));
         Ok(TwoClusters { upper, lower, above, below, names, count })
@@ -194,11 +193,11 @@ impl TwoClusters {
     }
 
     async fn bind_above(&self) -> anyhow::Result<()> {
-        make(&self.above, self.own(Some(NODE))).await
+        create_all(&self.above, self.own(Some(NODE))).await
     }
 
     async fn make_below(&self) -> anyhow::Result<()> {
-        make(&self.below, self.own(None)).await
+        create_all(&self.below, self.own(None)).await
     }
 
     /// Waits until the lower cluster has this number of pods.
@@ -324,19 +323,6 @@ impl Drop for StatusObserver {
     }
 }
 
-/// Creates objects concurrently.
-async fn make<K>(api: &Api<K>, objects: Vec<Value>) -> anyhow::Result<()>
-where
-    K: Clone + std::fmt::Debug + serde::de::DeserializeOwned + serde::Serialize,
-{
-    let created = objects.into_iter().map(|object| async move {
-        api.create(&PostParams::default(), &serde_json::from_value(object)?).await?;
-        anyhow::Ok(())
-    });
-    stream::iter(created).buffer_unordered(CONCURRENCY).try_collect::<Vec<()>>().await?;
-    Ok(())
-}
-
 /// Sets a pod to Running with this address.
 async fn run(pods: Api<Pod>, name: String, address: String) -> anyhow::Result<()> {
     let running = json!({"state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "name": "main", "ready": true,
@@ -349,21 +335,4 @@ async fn run(pods: Api<Pod>, name: String, address: String) -> anyhow::Result<()
     let body = json!({"status": status});
     pods.patch_status(&name, &PatchParams::default(), &Patch::Merge(&body)).await?;
     Ok(())
-}
-
-fn pod(name: &str, node: Option<&str>) -> Value {
-    let requests = json!({"requests": {"cpu": "10m", "memory": "16Mi"}});
-    json!({"metadata": {"name": name, "labels": {"app": "bench"}}, "spec": {
-        "nodeName": node, "automountServiceAccountToken": false, "enableServiceLinks": false,
-        "tolerations": [{"operator": "Exists"}],
-        "containers": [{"name": "main", "image": "bench", "resources": requests}],
-    }})
-}
-
-fn node(name: &str) -> Value {
-    let amounts = json!({"cpu": "32", "memory": "128Gi", "pods": "110"});
-    let condition = json!({"type": "Ready", "status": "True", "reason": "Bench", "message": "bench",
-        "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"});
-    json!({"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/arch": "amd64"}},
-        "status": {"capacity": amounts, "allocatable": amounts, "conditions": [condition]}})
 }

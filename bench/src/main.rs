@@ -5,8 +5,11 @@ mod candidate;
 mod clusters;
 mod containers;
 mod exec;
+mod groups;
 mod host_info;
 mod nodes;
+mod objects;
+mod placement;
 mod plot;
 mod pod_load;
 mod pods;
@@ -33,6 +36,10 @@ enum Benchmark {
     Containers(containers::Containers),
     /// A large lower cluster behind one node: first sync, lag of statuses, and memory
     Clusters(clusters::Clusters),
+    /// Many pods on container groups of an emulated cloud, beside the mock provider
+    Groups(groups::Groups),
+    /// Placement: gates, trials, the extender, the fit query, waiting pods, conversion
+    Placement(placement::Placement),
     /// Plot the results
     Plot(plot::Plot),
     /// The bare client of `nodes`, in a process of its own so that its usage can be measured
@@ -44,6 +51,12 @@ enum Benchmark {
     /// The bare node of `exec`
     #[command(hide = true)]
     BareKubelet(exec::BareKubelet),
+    /// The extender of `placement` that passes everything
+    #[command(hide = true)]
+    BareExtender(placement::BareExtender),
+    /// The snapshot of `placement`, in a process of its own so that its memory can be measured
+    #[command(hide = true)]
+    SnapshotLoad(placement::SnapshotLoad),
 }
 
 #[tokio::main]
@@ -54,9 +67,13 @@ async fn main() -> anyhow::Result<()> {
         Benchmark::Exec(execs) => Box::pin(execs.measure()).await,
         Benchmark::Containers(containers) => Box::pin(containers.measure()).await,
         Benchmark::Clusters(clusters) => Box::pin(clusters.measure()).await,
+        Benchmark::Groups(groups) => Box::pin(groups.measure()).await,
+        Benchmark::Placement(placement) => Box::pin(placement.measure()).await,
         Benchmark::Plot(plot) => plot.draw(),
         Benchmark::BareNodes(bare) => bare.run().await,
         Benchmark::BareCluster(bare) => bare.run().await,
+        Benchmark::BareExtender(extender) => extender.serve().await,
+        Benchmark::SnapshotLoad(load) => load.measure(),
         Benchmark::BareKubelet(bare) => bare.run().await,
     }
 }

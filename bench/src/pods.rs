@@ -1,6 +1,6 @@
 //! Many pods to Running and gone again: all candidates, each with its own control plane, in one run.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, process::Command, time::Duration};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -86,8 +86,21 @@ async fn one(
         return Ok(times(count, &up, down));
     }
 
+    let command = field.one_node(who, &cluster)?;
+    load_node(who, field, count, &cluster, command, pods).await
+}
+
+/// Starts a node with this command, and gives it pods.
+pub(crate) async fn load_node(
+    who: Candidate,
+    field: &Candidates,
+    count: usize,
+    cluster: &ControlPlane,
+    command: Command,
+    pods: Api<Pod>,
+) -> anyhow::Result<Vec<Figure>> {
     let nodes: Api<Node> = Api::all(cluster.admin()?);
-    let mut process = field.start(who, &format!("pods-{count}"), field.one_node(who, &cluster)?)?;
+    let mut process = field.start(who, &format!("pods-{count}"), command)?;
     if takes_nodes(who) {
         create_node(&nodes, crate::candidate::NODE).await?;
     }

@@ -161,6 +161,8 @@ mod tests {
                 Feature::InitContainers,
                 Feature::EphemeralContainers,
                 Feature::Survival,
+                Feature::Files,
+                Feature::Secrets,
             ]
         }
     }

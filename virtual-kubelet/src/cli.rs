@@ -2,12 +2,17 @@
 
 mod completions;
 mod config;
+mod connection;
+mod descheduler;
 #[cfg(feature = "cluster")]
 mod detach;
 #[cfg(feature = "dev")]
 mod dev;
 mod doctor;
+mod explain_pod;
+mod extender;
 mod flags;
+mod groups;
 #[cfg(feature = "local")]
 mod image;
 mod output;
@@ -63,16 +68,24 @@ enum CliCommand {
     Providers(providers::Providers),
     /// Print or check the configuration
     Config(config::Config),
-    /// Check whether pods can run on this machine
+    /// Check whether pods can run on this machine, or with --placement, whether placement is set up
     Doctor(doctor::Doctor),
+    /// Show what would become of pods: whether they run, their size and price; without a cluster
+    ExplainPod(explain_pod::ExplainPod),
+    /// List what a cloud holds for virtual nodes and what it costs; remove what belongs to no pod
+    Groups(groups::Groups),
     /// Remove everything that nodes of the provider `cluster` created in their lower cluster
     #[cfg(feature = "cluster")]
     Detach(detach::Detach),
     /// Import, list, pull or remove images of the provider `local`
     #[cfg(feature = "local")]
     Image(image::Image),
-    /// Place pods on virtual nodes: print the admission policy, show where a pod could go
-    Placement(placement::Placement),
+    /// Place pods on virtual nodes that have room; print manifests for it, show where a pod could go
+    Placement(Box<placement::Placement>),
+    /// Evict pods that are stuck on a virtual node, if another node has room
+    Descheduler(descheduler::Descheduler),
+    /// Answer kube-scheduler whether pods fit on virtual nodes
+    Extender(extender::Extender),
     /// Serve the webhook that converts pods, for Kubernetes before 1.36
     Webhook(webhook::Webhook),
     /// Print the version
@@ -110,10 +123,14 @@ impl Cli {
             Some(CliCommand::DevGuardian) => Ok(crate::dev::run_cleanup().await?),
             #[cfg(feature = "cluster")]
             Some(CliCommand::Detach(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::ExplainPod(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Groups(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Doctor(command)) => command.execute(self.flags, &registry).await,
             #[cfg(feature = "local")]
             Some(CliCommand::Image(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Placement(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Descheduler(command)) => command.execute(self.flags, &registry).await,
+            Some(CliCommand::Extender(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Webhook(command)) => command.execute(self.flags, &registry).await,
             Some(CliCommand::Config(command)) => command.execute(self.flags, &registry),
             Some(CliCommand::Providers(verb)) => Ok(verb.execute(&registry)?),
@@ -164,6 +181,7 @@ fn load(
     let environment = flags::Environment {
         providers: &registry.names(),
         lookup: &|name| std::env::var(name).ok(),
+        provider_variables: &|provider| registry.get(provider).map_or(&[], |factory| factory.variables()),
         root: rustix::process::geteuid().is_root(),
     };
     let loaded = flags.load(base, extra, &environment);

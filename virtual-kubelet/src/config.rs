@@ -15,6 +15,7 @@ mod lease;
 mod listen;
 mod nodes;
 pub mod options;
+mod placement;
 mod ports;
 mod validation;
 mod value_types;
@@ -30,12 +31,21 @@ pub use self::{
         TaintSettings, TlsSettings,
     },
     layer::{Layer, LayerStack},
-    listen::{AdminAddr, Listen},
+    listen::{AdminAddr, Listen, ServerAddr},
+    placement::{
+        DeschedulerSettings, ExtenderSettings, Placement, PlacementGates, PlacementSettings,
+        PlacementTlsSettings, ServedWebhook, Serving, WebhookSettings,
+    },
     validation::{ValidationContext, default_state_dir},
     value_types::{
-        Admission, DaemonSets, ImpersonateNodes, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
-        RefusedPods, TaintEffect,
+        Admission, DaemonSets, Gates, ImpersonateNodes, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
+        Prefer, RefusedPods, TaintEffect,
     },
+};
+
+pub(crate) use self::{
+    kubernetes_names::check_subdomain,
+    placement::{EXTENDER_PORT, PlacementPart, WEBHOOK_PORT},
 };
 
 use std::fmt;

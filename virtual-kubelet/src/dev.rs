@@ -3,6 +3,7 @@
 mod cleanup;
 #[cfg(feature = "local")]
 mod demo;
+mod eci;
 mod state_dir;
 
 use std::{
@@ -52,8 +53,9 @@ struct DevEnvironment<'a> {
     ready: Duration,
     #[cfg(feature = "local")]
     demo: Option<demo::Demo>,
+    /// The cloud of the nodes on ECI.
+    emulator: Option<&'a eci::Emulated>,
     /// Whether to run demo pods.
-    #[cfg(feature = "local")]
     wanted: bool,
 }
 
@@ -116,6 +118,8 @@ async fn run_nodes(
         started = starting => started.context("start the control plane")?,
         _ = stop.signal() => return Ok(()),
     };
+    // It goes on until the nodes have stopped, and takes its containers along.
+    let emulator = eci::start(&mut config).await?;
     let ready = begin.elapsed();
     let kubeconfig = match options.kubeconfig_out {
         Some(path) => write_kubeconfig(&cluster, &path)?,
@@ -141,7 +145,7 @@ async fn run_nodes(
         ready,
         #[cfg(feature = "local")]
         demo,
-        #[cfg(feature = "local")]
+        emulator: emulator.as_ref(),
         wanted: options.demo && options.controllers,
     };
     let shown = tokio::select! {
@@ -156,6 +160,7 @@ async fn run_nodes(
             Err(error.into())
         }
     };
+    drop(emulator);
     drop(cluster);
     outcome
 }
@@ -183,14 +188,13 @@ impl DevEnvironment<'_> {
     }
 
     /// Commands to try.
-    #[cfg_attr(
-        not(feature = "local"),
-        expect(clippy::unused_async, reason = "pods are shown with the provider local")
-    )]
     async fn hints(&self) -> anyhow::Result<String> {
         #[cfg(feature = "local")]
         if let Some(demo) = &self.demo {
             return if self.wanted { demo.show(self).await } else { Ok(demo.hints(None)) };
+        }
+        if let Some(emulator) = self.emulator {
+            return emulator.show(self).await;
         }
         let hints = [
             "kubectl create deployment hello --image=hello --replicas=3",

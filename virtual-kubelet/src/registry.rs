@@ -25,6 +25,8 @@ impl Registry {
         let registry = registry.with(vk_provider_cluster::ClusterFactory);
         #[cfg(feature = "cri")]
         let registry = registry.with(vk_provider_cri::CriFactory);
+        #[cfg(feature = "eci")]
+        let registry = registry.with(vk_provider_eci::EciFactory::default());
         #[cfg(feature = "local")]
         let registry = registry.with(vk_provider_local::LocalFactory::default());
         #[cfg(feature = "mock")]
@@ -84,10 +86,10 @@ mod tests {
     }
 
     #[test]
-    #[cfg(all(feature = "cluster", feature = "cri", feature = "local", feature = "mock"))]
+    #[cfg(all(feature = "cluster", feature = "cri", feature = "eci", feature = "local", feature = "mock"))]
     fn the_builtin_providers_are_found_by_name() {
         let registry = Registry::with_builtin();
-        assert_eq!(registry.names(), ["cluster", "cri", "local", "mock"]);
+        assert_eq!(registry.names(), ["cluster", "cri", "eci", "local", "mock"]);
         assert_eq!(registry.get("mock").unwrap().name(), "mock");
         assert!(registry.get("nosuch").is_none());
     }

@@ -4,12 +4,14 @@ pub(crate) mod address;
 mod admin;
 mod bootstrap;
 mod connection_check;
+mod exposition;
 mod fleet;
 mod hostname;
 mod kubelet;
 mod leadership;
 mod listener;
 mod node_impersonation;
+mod placement;
 
 use std::{
     sync::{Arc, OnceLock},
@@ -25,15 +27,21 @@ use tokio::{
 use tracing::{info, warn};
 use vk_kube::{Client, ClientOptions, Identity, access::AccessCheck};
 use vk_node::node;
+use vk_placement::ask::{AskLimits, FitClient};
 use vk_supervisor::{Clock, Supervisor, task};
 
-pub(crate) use self::fleet::context;
 use self::{
     bootstrap::Bootstrap,
+    exposition::{Exposition, PREFIX},
     fleet::{Fleet, Means},
     kubelet::{KubeletResources, Kubelets},
     listener::{listen, retry_deadline, shown},
     node_impersonation::NodeImpersonation,
+    placement::ServingResources,
+};
+pub(crate) use self::{
+    fleet::{PROVIDER_LABEL, context},
+    placement::run_alone as run_placement,
 };
 use crate::{
     Registry,
@@ -78,11 +86,13 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
     raise_file_limit();
     let process = Supervisor::new();
     let supervisor = process.child();
-    let mut counters = Counters::with_prefix("virtual_kubelet");
+    let mut counters = Counters::with_prefix(PREFIX);
     let api_metrics = vk_kube::Metrics::register(&mut counters);
     let node_metrics = node::Metrics::register(&mut counters);
     let server_metrics = vk_server::Metrics::register(&mut counters);
-    let counters = Arc::new(counters);
+    let placement_metrics =
+        config.placement.is_some().then(|| vk_placement::metrics::Metrics::register(&mut counters));
+    let exposition = Exposition::new(counters);
 
     let deadline = retry_deadline();
     let admin = match config.metrics_addr {
@@ -93,12 +103,19 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
         None => None,
     };
     let resources = KubeletResources::open(&config, deadline).await?;
+    let placement = match config.placement.clone().zip(placement_metrics) {
+        Some((placement, metrics)) => {
+            let serving = ServingResources::open(&placement, deadline).await?;
+            Some((placement, serving, metrics))
+        }
+        None => None,
+    };
 
     // Before the first request to the API server, which may take long: probes of this process must not wait for it.
     let running_fleet = Arc::new(OnceLock::new());
     if let Some(listener) = admin {
         let server =
-            admin::serve(listener, Arc::clone(&counters), Arc::clone(&running_fleet), supervisor.clone());
+            admin::serve(listener, exposition.clone(), Arc::clone(&running_fleet), supervisor.clone());
         supervisor.spawn("admin", task::Kind::Critical, server);
     }
 
@@ -127,8 +144,18 @@ pub(crate) async fn start(config: EffectiveConfig, registry: Registry) -> Result
 
     let limit = config.shutdown.timeout;
     let readers = NodeImpersonation::choose(&config, &registry, &client, &identity).await?;
-    let kubelets = Kubelets::new(resources, &config, &client, counters, server_metrics, &supervisor);
-    let means = Means { client, identity, readers, metrics: node_metrics, kubelets };
+    let fit_client = match &placement {
+        Some((placement, ..)) => {
+            FitClient::for_namespace(client.clone(), AskLimits::default(), &placement.namespace)
+        }
+        None => FitClient::new(client.clone(), AskLimits::default()),
+    };
+    if let Some((placement, serving, metrics)) = placement {
+        placement::spawn(&placement, serving, client.clone(), fit_client.clone(), metrics, &supervisor).await;
+    }
+    let kubelets =
+        Kubelets::new(resources, &config, &client, exposition.clone(), server_metrics, &supervisor);
+    let means = Means { client, identity, readers, metrics: node_metrics, kubelets, fit_client, exposition };
     let fleet = Fleet::start(config, &registry, means, &supervisor, &process).await?;
     drop(running_fleet.set(fleet.clone()));
     Ok(Running { process, nodes: supervisor, fleet, limit })
@@ -161,6 +188,10 @@ fn check_identity(identity: &Identity, config: &EffectiveConfig) -> Result<(), F
             Problem::new("nodeName", message)
         })
         .collect();
+    if config.placement.is_some() {
+        let message = "a node identity may not place pods: use a ServiceAccount with the permissions of `virtual-kubelet placement print rbac`";
+        problems.push(Problem::new("placement", message));
+    }
     if config.shutdown.node == OnShutdown::Delete {
         let message =
             "a node identity may not delete its Node: use `leave`, or credentials that may delete nodes";

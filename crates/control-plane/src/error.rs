@@ -72,6 +72,9 @@ pub enum Error {
         /// The last lines of the log.
         tail: String,
     },
+    /// The configuration of kube-scheduler cannot be used.
+    #[error("the configuration of kube-scheduler: {0}")]
+    SchedulerConfig(String),
     /// The component does not run, or another process runs it.
     #[error("{0} is not running")]
     NotRunning(&'static str),

@@ -106,6 +106,11 @@ pub(crate) fn scheduler(ports: &Ports, pki: &Pki, serving: &Files, kubeconfig: &
     component(ports.scheduler, pki, serving, kubeconfig)
 }
 
+/// The flag for a file with the configuration of kube-scheduler.
+pub(crate) fn scheduler_config(file: &Path) -> String {
+    flag("--config", file.display())
+}
+
 pub(crate) fn etcd_url(ports: &Ports) -> String {
     format!("http://127.0.0.1:{}", ports.etcd_client)
 }

@@ -40,6 +40,7 @@ mod options;
 mod ports;
 mod process;
 mod programs;
+mod scheduler_config;
 mod test_run;
 
 pub use certs::Certificate;
@@ -62,6 +63,8 @@ use programs::Programs;
 const ATTEMPTS: u32 = 5;
 const MASTERS: &str = "system:masters";
 const ADMIN_KUBECONFIG: &str = "admin.kubeconfig";
+const SCHEDULER_KUBECONFIG: &str = "scheduler.kubeconfig";
+const SCHEDULER_CONFIG: &str = "scheduler.yaml";
 
 /// A running control plane. Dropping it kills its processes and removes temporary files, and returns when that is done.
 pub struct ControlPlane {
@@ -188,8 +191,8 @@ impl ControlPlane {
 
         let (controller_manager, scheduler) = if options.controllers {
             let loopback = |port| format!("https://127.0.0.1:{port}");
-            let identity = |name: &str, user: &str| -> Result<PathBuf> {
-                let path = data_dir.join(format!("{name}.kubeconfig"));
+            let identity = |file: &str, user: &str| -> Result<PathBuf> {
+                let path = data_dir.join(file);
                 let text = kubeconfig::kubeconfig(&url, ca_pem, &pki.cluster.client(user, &[])?);
                 certs::write(&path, &text)?;
                 Ok(path)
@@ -197,7 +200,7 @@ impl ControlPlane {
             let serving = pki.cluster.serving("kube-components", &["127.0.0.1".to_owned()])?;
             let serving = pki.store("components", &serving)?;
 
-            let config = identity("controller-manager", "system:kube-controller-manager")?;
+            let config = identity("controller-manager.kubeconfig", "system:kube-controller-manager")?;
             let mut args = flags::controller_manager(&ports, &pki, &serving, &config);
             args.extend_from_slice(&options.extra_controller_manager_args);
             let manager = Component::new(
@@ -206,8 +209,13 @@ impl ControlPlane {
             );
 
             let scheduler = if options.scheduler {
-                let config = identity("scheduler", "system:kube-scheduler")?;
+                let config = identity(SCHEDULER_KUBECONFIG, "system:kube-scheduler")?;
                 let mut args = flags::scheduler(&ports, &pki, &serving, &config);
+                if let Some(text) = &options.scheduler_config {
+                    let file = data_dir.join(SCHEDULER_CONFIG);
+                    scheduler_config::write(&file, text, &config)?;
+                    args.push(flags::scheduler_config(&file));
+                }
                 args.extend_from_slice(&options.extra_scheduler_args);
                 let probe = secure(loopback(ports.scheduler), "/healthz");
                 Some(Component::new(launch("kube-scheduler", args)?, probe))

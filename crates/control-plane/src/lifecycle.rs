@@ -6,7 +6,7 @@ use rustix::process::Signal;
 
 use crate::component::Component;
 use crate::error::{Error, Result};
-use crate::{Components, ControlPlane};
+use crate::{Components, ControlPlane, SCHEDULER_CONFIG, SCHEDULER_KUBECONFIG, scheduler_config};
 
 /// A stopping API server waits for running requests, which can take a minute.
 const GRACE: Duration = Duration::from_secs(2);
@@ -37,6 +37,16 @@ impl ControlPlane {
         self.api_server()?.signal(Signal::CONT).await
     }
 
+    /// Pauses the scheduler: pods that are created meanwhile wait.
+    pub async fn pause_scheduler(&self) -> Result<()> {
+        self.scheduler()?.pause().await
+    }
+
+    /// Resumes a paused scheduler.
+    pub async fn resume_scheduler(&self) -> Result<()> {
+        self.scheduler()?.signal(Signal::CONT).await
+    }
+
     /// Stops etcd. The API server keeps running and answers with errors.
     pub async fn stop_etcd(&self) -> Result<()> {
         self.etcd()?.stop(GRACE).await
@@ -45,6 +55,22 @@ impl ControlPlane {
     /// Starts etcd again, on the same port and data, and waits until it is healthy. The API server notices a moment later.
     pub async fn start_etcd(&self) -> Result<()> {
         self.etcd()?.start_again(self.deadline).await
+    }
+
+    /// Stops the scheduler and starts it again with another configuration, on the same port, and waits until it is healthy. The control plane was
+    /// started with [`Options::scheduler_config`](crate::Options::scheduler_config), which says what is filled in.
+    pub async fn restart_scheduler(&self, config: &str) -> Result<()> {
+        let scheduler = self.scheduler()?;
+        let file = self.data_dir().join(SCHEDULER_CONFIG);
+        if !file.exists() {
+            return Err(Error::SchedulerConfig("the scheduler was started without one".to_owned()));
+        }
+        scheduler_config::write(&file, config, &self.data_dir().join(SCHEDULER_KUBECONFIG))?;
+        match scheduler.stop(GRACE).await {
+            Ok(()) | Err(Error::NotRunning(_)) => {}
+            Err(error) => return Err(error),
+        }
+        scheduler.start_again(self.deadline).await
     }
 
     /// The names and process ids of the running components.
@@ -58,6 +84,11 @@ impl ControlPlane {
             }
         }
         pids
+    }
+
+    fn scheduler(&self) -> Result<&Component> {
+        let scheduler = self.components.as_ref().and_then(|components| components.scheduler.as_ref());
+        scheduler.ok_or(Error::NotRunning("kube-scheduler"))
     }
 
     fn etcd(&self) -> Result<&Component> {

@@ -38,6 +38,10 @@ pub struct Options {
     pub extra_api_server_args: Vec<String>,
     /// Appended to the command line of kube-controller-manager.
     pub extra_controller_manager_args: Vec<String>,
+    /// The configuration of kube-scheduler (a KubeSchedulerConfiguration) as YAML; `None` is its default. The kubeconfig is filled in, and leader
+    /// election is off, as flags beat the file there. Deprecated flags such as `--kube-api-qps` have no effect beside a configuration.
+    /// [`restart_scheduler`](crate::ControlPlane::restart_scheduler) replaces it.
+    pub scheduler_config: Option<String>,
     /// Appended to the command line of kube-scheduler.
     pub extra_scheduler_args: Vec<String>,
     /// How long each component may take to become ready.
@@ -58,6 +62,7 @@ impl Default for Options {
             audit_policy: None,
             extra_api_server_args: Vec::new(),
             extra_controller_manager_args: Vec::new(),
+            scheduler_config: None,
             extra_scheduler_args: Vec::new(),
             // Components are ready within seconds, but test machines can be busy.
             deadline: Duration::from_secs(90),

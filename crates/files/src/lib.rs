@@ -8,7 +8,7 @@
 //!
 //! ```
 //! use vk_files::{RootDir, AtomicWriter};
-//! use vk_provider::resolve::{File, FileSet};
+//! use vk_provider::resolve::{File, FileSet, Origin};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let place = tempfile::tempdir()?;
@@ -18,7 +18,7 @@
 //! # let now = "2026-11-15T16:30:00Z".parse()?;
 //! // Write a resolver's file set into the mounted directory.
 //! let mut set = FileSet::default();
-//! set.files.insert("ca.crt".into(), File { content: "PEM".into(), mode: 0o644, owner: None });
+//! set.files.insert("ca.crt".into(), File::new("PEM", 0o644, Origin::ConfigMap));
 //! let mut writer = AtomicWriter::open(&volume)?;
 //! assert!(writer.write(&set, now)?);
 //! assert_eq!(std::fs::read_to_string(volume.join("ca.crt"))?, "PEM");

@@ -3,6 +3,7 @@
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap, HashSet},
+    ops::Range,
     sync::Arc,
 };
 
@@ -18,7 +19,7 @@ use crate::{
     node_info::{NodeInfo, Usage},
     pod_info::{PodInfo, Requirements, Shape},
     quota::{self, Admission, NamespaceQuotas},
-    resource::ResourceNames,
+    resource::QueryNames,
     snapshot::{Settings, Snapshot},
     uid::Uid,
 };
@@ -27,6 +28,9 @@ use crate::{
 const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
 /// How many different kinds of waiting pods are placed. Each of them has to be checked for all nodes.
 const MAX_WAITING_KINDS: usize = 64;
+/// How many kinds of pods a query may have. For each, all nodes are checked, and those that it fits on are remembered.
+const MAX_KINDS: usize = 256;
+const MANY_KINDS: &str = "pods of too many kinds in one question";
 const MANY_WAIT: &str = "too many different pods that wait for a node";
 const MAY_TAKE_THE_ROOM: &str = "pods that wait for a node and may take the room";
 
@@ -65,14 +69,18 @@ pub(crate) struct WaitingPlacements {
 /// Evaluates pods one after the other.
 struct Evaluation<'a> {
     snapshot: &'a Snapshot,
+    /// The nodes that are checked, and which of them count.
+    slots: Range<u32>,
     eligible: Eligible<'a>,
-    names: ResourceNames,
+    names: QueryNames<'a>,
     placements: Placements,
     /// The quotas of the namespaces that pods were evaluated in.
     quotas: HashMap<String, NamespaceQuotas<'a>>,
     /// Counts the placed pods.
     version: u64,
     groups: Vec<Group>,
+    /// Whether there were pods of more kinds than that. Where they will go is not known.
+    too_many_kinds: bool,
 }
 
 /// A node that a pod may get: by fullness, then by rank.
@@ -101,9 +109,19 @@ impl Snapshot {
     /// Which node a pod without a node will get is not known. It is placed on the emptiest node that it fits on, as kube-scheduler
     /// prefers it.
     pub fn fit(&self, query: &Query<'_>) -> Vec<Verdict> {
+        self.fit_in(query, self.slots())
+    }
+
+    /// The same for one node alone, without a look at the others.
+    pub fn fit_on(&self, node: &str, pods: &[Arc<Pod>]) -> Vec<Verdict> {
+        let slot = self.known_node(node);
+        self.fit_in(&Query { pods, ..Query::default() }, slot.map_or(0..0, |slot| slot..slot + 1))
+    }
+
+    fn fit_in(&self, query: &Query<'_>, slots: Range<u32>) -> Vec<Verdict> {
         let WaitingPlacements { certain, all, too_many } = self.placements_without(&uids(query.without));
-        let mut certain = Evaluation::of_query(self, query, certain);
-        let mut all = all.map(|all| Evaluation::of_query(self, query, all));
+        let mut certain = Evaluation::of_query(self, query, slots.clone(), certain);
+        let mut all = all.map(|all| Evaluation::of_query(self, query, slots, all));
         let last = query.pods.len().saturating_sub(1);
         let evaluate = |(index, pod): (usize, &Arc<Pod>)| {
             let is_last = index == last;
@@ -145,6 +163,11 @@ impl Snapshot {
             LowerNode { name: node.name.to_string(), free }
         });
         with_room.collect()
+    }
+
+    /// The slots of all nodes.
+    fn slots(&self) -> Range<u32> {
+        0..u32::try_from(self.nodes.len()).unwrap_or(u32::MAX)
     }
 
     fn has(&self, pod: &Pod) -> bool {
@@ -224,14 +247,25 @@ impl Placements {
 
 impl<'a> Evaluation<'a> {
     fn new(snapshot: &'a Snapshot, eligible: Eligible<'a>, placements: Placements) -> Self {
-        let names = snapshot.names.clone();
+        let names = QueryNames::new(&snapshot.names);
         let (quotas, groups) = (HashMap::new(), Vec::new());
-        Self { snapshot, eligible, names, placements, quotas, version: 0, groups }
+        let slots = snapshot.slots();
+        Self {
+            snapshot,
+            slots,
+            eligible,
+            names,
+            placements,
+            quotas,
+            version: 0,
+            groups,
+            too_many_kinds: false,
+        }
     }
 
     /// With the pods of the query that are present, and without those that are gone.
-    fn of_query(snapshot: &'a Snapshot, query: &Query<'a>, waiting: Placements) -> Self {
-        let mut evaluation = Self::new(snapshot, query.nodes, waiting);
+    fn of_query(snapshot: &'a Snapshot, query: &Query<'a>, slots: Range<u32>, waiting: Placements) -> Self {
+        let mut evaluation = Self { slots, ..Self::new(snapshot, query.nodes, waiting) };
         for pod in query.without.iter().filter(|pod| snapshot.has(pod)) {
             if let Some(quotas) = evaluation.quotas(pod) {
                 quotas.remove(pod);
@@ -284,7 +318,7 @@ impl<'a> Evaluation<'a> {
         if info.other_scheduler {
             return Verdict::unknown("another scheduler");
         }
-        let index = self.group(&info.requirements);
+        let Some(index) = self.group(&info.requirements) else { return Verdict::unknown(MANY_KINDS) };
         if self.groups[index].version != self.version {
             self.groups[index] = self.check_all(info.requirements.clone());
         }
@@ -292,7 +326,9 @@ impl<'a> Evaluation<'a> {
             return self.refusal(index);
         };
         let group = &self.groups[index];
-        if let Some(why) = info.unmodelled.or(group.unknown).or_else(|| self.kept_away(info)) {
+        let too_many = || self.too_many_kinds.then_some(MANY_KINDS);
+        let unknown = info.unmodelled.or(group.unknown).or_else(too_many);
+        if let Some(why) = unknown.or_else(|| self.kept_away(info)) {
             return Verdict::unknown(why);
         }
         Verdict::Fits {
@@ -332,7 +368,7 @@ impl<'a> Evaluation<'a> {
 
     /// Puts a pod on the node that it will probably get. One that fits nowhere waits and uses nothing.
     fn put(&mut self, info: &PodInfo) {
-        let index = self.group(&info.requirements);
+        let Some(index) = self.group(&info.requirements) else { return };
         let nominated = info.nominated_node.as_deref().and_then(|name| self.snapshot.known_node(name));
         let Some(slot) = nominated.or_else(|| self.best(index).map(|best| best.slot)) else { return };
         let group = &mut self.groups[index];
@@ -351,14 +387,18 @@ impl<'a> Evaluation<'a> {
         self.groups.iter().any(|group| group.requirements == *requirements)
     }
 
-    /// The index of the pod's group.
-    fn group(&mut self, requirements: &Requirements) -> usize {
+    /// The index of the pod's group; `None` if there are too many others.
+    fn group(&mut self, requirements: &Requirements) -> Option<usize> {
         if let Some(index) = self.groups.iter().position(|group| group.requirements == *requirements) {
-            return index;
+            return Some(index);
+        }
+        if self.groups.len() == MAX_KINDS {
+            self.too_many_kinds = true;
+            return None;
         }
         let group = self.check_all(requirements.clone());
         self.groups.push(group);
-        self.groups.len() - 1
+        Some(self.groups.len() - 1)
     }
 
     /// Checks all nodes for pods with these requirements.
@@ -367,7 +407,8 @@ impl<'a> Evaluation<'a> {
         let (volumes, unknown) = snapshot.volumes.of(&requirements.claims);
         let mut filter = Filter::new(&snapshot.sets, &requirements, volumes, self.eligible);
         let (mut room, mut failures, mut candidates) = (0u64, Failures::default(), Vec::new());
-        for (slot, node) in (0..).zip(&snapshot.nodes) {
+        for slot in self.slots.clone() {
+            let node = &snapshot.nodes[slot as usize];
             match filter.check(node, self.placements.usage(slot, node)) {
                 Some(Ok(available)) => {
                     room = room.saturating_add(available.room);

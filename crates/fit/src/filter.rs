@@ -13,7 +13,7 @@ use vk_provider::{
 use crate::{
     node_info::{LabelCache, NodeInfo, NodeSets, NodeState, Usage},
     pod_info::{Requirements, Shape},
-    resource::{CPU, MEMORY, PODS, Resource, ResourceId, ResourceNames},
+    resource::{CPU, MEMORY, PODS, QueryNames, Resource, ResourceId, ResourceNames},
     volume::VolumeInfo,
 };
 
@@ -74,7 +74,7 @@ pub(crate) struct Failures {
     affinity: u32,
     volume: u32,
     port: u32,
-    resources: Vec<u32>,
+    resources: BTreeMap<ResourceId, u32>,
     /// Whether the pod would fit on one of these nodes if other pods were gone.
     pub(crate) may_pass: bool,
 }
@@ -177,6 +177,10 @@ pub(crate) fn available(shape: &Shape, state: &NodeState, usage: &Usage) -> Resu
         if requested > free {
             let (_, too_small) = insufficient.get_or_insert((id, false));
             *too_small |= requested > allocatable;
+            if *too_small {
+                // Nothing changes that any more. A pod may request thousands of resources.
+                break;
+            }
             continue;
         }
         room = room.min(u64::try_from(free / requested).unwrap_or(0));
@@ -256,10 +260,7 @@ impl Failures {
             }
             Failure::Resource(id, too_small) => {
                 self.may_pass |= !too_small;
-                if self.resources.len() <= id.index() {
-                    self.resources.resize(id.index() + 1, 0);
-                }
-                self.resources[id.index()] += 1;
+                *self.resources.entry(id).or_default() += 1;
             }
         }
     }
@@ -269,7 +270,7 @@ impl Failures {
         &self,
         sets: &NodeSets,
         requirements: &Requirements,
-        names: &ResourceNames,
+        names: &QueryNames<'_>,
     ) -> Vec<Cause> {
         let mut nodes: BTreeMap<String, u32> = BTreeMap::new();
         let fixed = [
@@ -286,8 +287,8 @@ impl Failures {
             let key = untolerated(sets, *taints, &requirements.tolerations).unwrap_or_default();
             *nodes.entry(format!("taint {key}")).or_default() += count;
         }
-        for (index, count) in self.resources.iter().enumerate() {
-            let text = match ResourceId::from_index(index) {
+        for (id, count) in &self.resources {
+            let text = match *id {
                 PODS => "too many pods".to_owned(),
                 id => format!("insufficient {}", names.name(id)),
             };

@@ -15,7 +15,7 @@ use vk_provider::{
 use crate::{
     interner::{Interner, StringPool},
     pod_info::Shape,
-    resource::{Resource, ResourceNames, ResourceSum},
+    resource::{Resource, ResourceIds as _, ResourceNames, ResourceSum},
 };
 
 /// A node and what its pods use of it.

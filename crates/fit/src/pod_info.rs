@@ -11,7 +11,7 @@ use vk_provider::{
 
 use crate::{
     anti_affinity::{self, AntiAffinityTerm},
-    resource::{PODS, Resource, ResourceNames},
+    resource::{PODS, Resource, ResourceIds},
 };
 
 /// The scheduler of pods that name none.
@@ -56,7 +56,7 @@ pub(crate) struct PodInfo {
 
 impl Shape {
     /// The shape of a pod that is on a node.
-    pub(crate) fn on_node(pod: &Pod, names: &mut ResourceNames) -> Self {
+    pub(crate) fn on_node(pod: &Pod, names: &mut impl ResourceIds) -> Self {
         Self::new(pod, names.read(&requests_on_node(pod)))
     }
 
@@ -69,7 +69,7 @@ impl Shape {
 // === impl PodInfo ===
 
 impl PodInfo {
-    pub(crate) fn new(pod: &Pod, names: &mut ResourceNames) -> Self {
+    pub(crate) fn new(pod: &Pod, names: &mut impl ResourceIds) -> Self {
         let none = PodSpec::default();
         let spec = pod.spec.as_ref().unwrap_or(&none);
         let namespace = pod.metadata.namespace.clone().unwrap_or_default();

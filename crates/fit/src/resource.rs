@@ -18,12 +18,39 @@ pub(crate) const PODS: ResourceId = ResourceId(3);
 /// The names of the resources that every node has, by id.
 const BASE: [&str; 4] = ["cpu", "memory", "ephemeral-storage", "pods"];
 
-/// The names of resources by id. Anybody can invent names, so the ids of those that nothing uses any more are given to others.
-#[derive(Clone, Debug)]
+/// The names of resources by id. Anybody can invent names, so the ids of those that nothing uses any more are given to others, and nothing copies
+/// all of them.
+#[derive(Debug)]
 pub(crate) struct ResourceNames {
     names: Vec<Arc<str>>,
     ids: HashMap<Arc<str>, ResourceId>,
     vacant: Vec<ResourceId>,
+}
+
+/// The names of a snapshot, and those that only the pods of a query have.
+#[derive(Debug)]
+pub(crate) struct QueryNames<'a> {
+    known: &'a ResourceNames,
+    added: Vec<Arc<str>>,
+    /// The ids of the added names follow those of the known ones.
+    ids: HashMap<Arc<str>, ResourceId>,
+}
+
+/// Gives ids to the names of resources.
+pub(crate) trait ResourceIds {
+    /// The id of a resource; `None` if the scheduler does not know it.
+    fn id(&mut self, name: &str) -> Option<ResourceId>;
+
+    /// The amounts of a list. Resources that the scheduler does not know are left out.
+    fn read(&mut self, list: &ResourceList) -> Resource {
+        let mut resource = Resource::default();
+        for (name, amount) in list {
+            let Some(id) = self.id(name) else { continue };
+            let amount = if id == CPU { amount.to_milli() } else { amount.to_units() };
+            resource.set(id, amount.max(0));
+        }
+        resource
+    }
 }
 
 /// Amounts by resource: CPU in thousandths, everything else in units. `pods` is a number of pods. No amount is negative.
@@ -54,22 +81,7 @@ impl ResourceNames {
         &self.names[id.index()]
     }
 
-    /// The amounts of a list. Resources that the scheduler does not know are left out.
-    pub(crate) fn read(&mut self, list: &ResourceList) -> Resource {
-        let mut resource = Resource::default();
-        for (name, amount) in list {
-            let id = match self.ids.get(name.as_str()) {
-                Some(id) => *id,
-                None if is_scalar(name) => self.add(name),
-                None => continue,
-            };
-            let amount = if id == CPU { amount.to_milli() } else { amount.to_units() };
-            resource.set(id, amount.max(0));
-        }
-        resource
-    }
-
-    /// The reverse of [`read`](Self::read).
+    /// The reverse of [`read`](ResourceIds::read).
     pub(crate) fn to_list(&self, resource: &ResourceSum) -> ResourceList {
         let amount = |(id, amount)| self.to_amount(id, i64::try_from(amount).unwrap_or(i64::MAX));
         resource.amounts().map(amount).collect()
@@ -115,6 +127,43 @@ impl ResourceNames {
         };
         self.ids.insert(name, id);
         id
+    }
+}
+
+impl ResourceIds for ResourceNames {
+    fn id(&mut self, name: &str) -> Option<ResourceId> {
+        let known = self.ids.get(name).copied();
+        known.or_else(|| is_scalar(name).then(|| self.add(name)))
+    }
+}
+
+// === impl QueryNames ===
+
+impl<'a> QueryNames<'a> {
+    pub(crate) fn new(known: &'a ResourceNames) -> Self {
+        Self { known, added: Vec::new(), ids: HashMap::new() }
+    }
+
+    pub(crate) fn name(&self, id: ResourceId) -> &str {
+        match id.index().checked_sub(self.known.names.len()) {
+            Some(index) => &self.added[index],
+            None => self.known.name(id),
+        }
+    }
+
+    fn add(&mut self, name: &str) -> ResourceId {
+        let name: Arc<str> = name.into();
+        let id = ResourceId::from_index(self.known.names.len() + self.added.len());
+        self.added.push(Arc::clone(&name));
+        self.ids.insert(name, id);
+        id
+    }
+}
+
+impl ResourceIds for QueryNames<'_> {
+    fn id(&mut self, name: &str) -> Option<ResourceId> {
+        let known = self.known.ids.get(name).or_else(|| self.ids.get(name)).copied();
+        known.or_else(|| is_scalar(name).then(|| self.add(name)))
     }
 }
 

@@ -1,8 +1,13 @@
 //! Who the API server takes us for, and what it lets us do.
 
+use std::fmt;
+
 use k8s_openapi::api::{
     authentication::v1::SelfSubjectReview,
-    authorization::v1::{ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec},
+    authorization::v1::{
+        ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec, SubjectAccessReview,
+        SubjectAccessReviewSpec,
+    },
 };
 use kube::{Api, api::PostParams};
 
@@ -74,26 +79,61 @@ impl AccessCheck {
 
     /// Asks the API server whether the client has this permission. Every authenticated user may ask.
     pub async fn allowed(&self, client: &Client) -> Result<bool, Error> {
-        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
-        let question = SelfSubjectAccessReview {
-            spec: SelfSubjectAccessReviewSpec {
-                resource_attributes: Some(ResourceAttributes {
-                    verb: text(&self.verb),
-                    group: text(&self.group),
-                    resource: text(&self.resource),
-                    subresource: text(&self.subresource),
-                    namespace: text(&self.namespace),
-                    name: text(&self.name),
-                    ..ResourceAttributes::default()
-                }),
-                ..SelfSubjectAccessReviewSpec::default()
-            },
-            ..SelfSubjectAccessReview::default()
+        let spec = SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(self.attributes()),
+            ..SelfSubjectAccessReviewSpec::default()
         };
+        let question = SelfSubjectAccessReview { spec, ..SelfSubjectAccessReview::default() };
         let api: Api<SelfSubjectAccessReview> = Api::all(client.kube());
         let answer = with_timeout(api.create(&PostParams::default(), &question)).await;
         client.metrics().count("create", "selfsubjectaccessreviews", &answer);
         Ok(answer?.status.is_some_and(|status| status.allowed))
+    }
+
+    /// Asks the API server whether a ServiceAccount has this permission. Needs the permission to create SubjectAccessReviews.
+    pub async fn allowed_to(&self, client: &Client, namespace: &str, account: &str) -> Result<bool, Error> {
+        let groups = [
+            "system:serviceaccounts",
+            &format!("system:serviceaccounts:{namespace}"),
+            "system:authenticated",
+        ];
+        let spec = SubjectAccessReviewSpec {
+            user: Some(format!("system:serviceaccount:{namespace}:{account}")),
+            groups: Some(groups.map(ToOwned::to_owned).to_vec()),
+            resource_attributes: Some(self.attributes()),
+            ..SubjectAccessReviewSpec::default()
+        };
+        let question = SubjectAccessReview { spec, ..SubjectAccessReview::default() };
+        let api: Api<SubjectAccessReview> = Api::all(client.kube());
+        let answer = with_timeout(api.create(&PostParams::default(), &question)).await;
+        client.metrics().count("create", "subjectaccessreviews", &answer);
+        Ok(answer?.status.is_some_and(|status| status.allowed))
+    }
+
+    fn attributes(&self) -> ResourceAttributes {
+        let text = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+        ResourceAttributes {
+            verb: text(&self.verb),
+            group: text(&self.group),
+            resource: text(&self.resource),
+            subresource: text(&self.subresource),
+            namespace: text(&self.namespace),
+            name: text(&self.name),
+            ..ResourceAttributes::default()
+        }
+    }
+}
+
+impl fmt::Display for AccessCheck {
+    /// As in `kubectl auth can-i`, such as `patch leases.coordination.k8s.io/a in namespace b`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.verb, self.resource)?;
+        for (separator, part) in [('/', &self.subresource), ('.', &self.group), ('/', &self.name)] {
+            if !part.is_empty() {
+                write!(f, "{separator}{part}")?;
+            }
+        }
+        if self.namespace.is_empty() { Ok(()) } else { write!(f, " in namespace {}", self.namespace) }
     }
 }
 
@@ -115,6 +155,18 @@ mod tests {
 
     fn identity(user: &str, groups: &[&str]) -> Identity {
         Identity { user: user.into(), groups: groups.iter().map(ToString::to_string).collect() }
+    }
+
+    #[test]
+    fn a_permission_is_shown_as_kubectl_takes_it() {
+        let check = |subresource: &str, group: &str, name: &str, namespace: &str| {
+            let [subresource, group, name, namespace] =
+                [subresource, group, name, namespace].map(ToOwned::to_owned);
+            let (verb, resource) = ("get".to_owned(), "things".to_owned());
+            AccessCheck { verb, group, resource, subresource, namespace, name }.to_string()
+        };
+        assert_eq!(check("", "", "", ""), "get things");
+        assert_eq!(check("status", "x.io", "a", "b"), "get things/status.x.io/a in namespace b");
     }
 
     #[test]

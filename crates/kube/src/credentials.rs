@@ -1,4 +1,4 @@
-//! The client's credentials, for servers other than the API server: kubelets accept the same tokens and client certificates.
+//! The client's credentials, for servers other than the API server: kubelets accept the same client certificates, and tokens of people.
 
 use std::{
     fmt,
@@ -17,7 +17,8 @@ type AuthorizationEcho = BoxCloneSyncService<Request<Body>, Response<()>, BoxErr
 
 /// The credentials of a [`Client`](crate::Client). Clones share them.
 ///
-/// Whoever uses them must be sure of the server: a token that is sent to another one can be used against the API server.
+/// Whoever uses them must be sure of the server: a token that is sent to another one can be used against the API server. Nodes are not to be
+/// trusted with the token of a ServiceAccount; request one with another audience for them.
 #[derive(Clone)]
 pub struct Credentials(Option<Arc<Inner>>);
 

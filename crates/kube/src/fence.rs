@@ -1,4 +1,4 @@
-//! Limits writes to the time for which the node's lease is held.
+//! Limits writes to the time for which a lease is held: that of the node, or of another elected component.
 //!
 //! A process that holds a lease may write as long as nobody else can have taken it. A process that was paused notices only
 //! afterwards that it lost the lease, and must not write before it notices. So every write checks the fence, which compares

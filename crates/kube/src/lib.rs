@@ -5,14 +5,17 @@
 
 pub mod access;
 pub mod client;
+pub mod cluster_id;
 pub mod credentials;
 pub mod csr;
 pub mod error;
 pub mod event;
 pub mod fence;
 mod impersonation;
+pub mod instance;
 mod key_fingerprint;
 pub mod kubeconfig;
+pub mod lease;
 pub mod metadata_list;
 pub mod metrics;
 pub mod objects;
@@ -34,6 +37,7 @@ pub use self::{
     error::{Error, Kind},
     event::Recorder,
     fence::Fence,
+    instance::Instance,
     key_fingerprint::key_fingerprint,
     metadata_list::MetadataList,
     metrics::Metrics,

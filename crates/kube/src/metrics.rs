@@ -69,3 +69,22 @@ impl Metrics {
         self.requests.get_or_create(&ApiRequestLabels { verb, resource: resource.to_owned(), result }).inc();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use prometheus_client::encoding::text::encode;
+
+    use super::*;
+
+    #[test]
+    fn repairs_of_a_snapshot_are_counted_by_their_differences() {
+        let mut registry = Registry::with_prefix("virtual_kubelet");
+        let metrics = Metrics::register(&mut registry);
+        for differences in [2, 3] {
+            metrics.count_snapshot_repairs(differences);
+        }
+        let mut text = String::new();
+        encode(&mut text, &registry).unwrap();
+        assert!(text.lines().any(|line| line == "virtual_kubelet_snapshot_repairs_total 5"), "{text}");
+    }
+}

@@ -13,6 +13,7 @@ use serde::{
     de::{DeserializeOwned, IgnoredAny},
 };
 use serde_json::Value;
+use tracing::warn;
 
 use crate::{Client, Error, watch_pool::WatchSlot};
 
@@ -145,6 +146,15 @@ impl<K: Object> Objects<K> {
     pub async fn create(&self, object: &K) -> Result<K, Error> {
         let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         self.write("create", self.requests().create(&params, json(object)?)).await
+    }
+
+    /// Creates an object from JSON that a state machine generated.
+    pub async fn create_value(&self, body: &Value) -> Result<K, Error> {
+        let object = K::deserialize(body).map_err(|error| {
+            warn!(%error, "generated request body does not match its kind");
+            Error::new(crate::Kind::Invalid, error.to_string())
+        })?;
+        self.create(&object).await
     }
 
     /// Creates a subresource, such as `token` of a ServiceAccount, and returns the server's answer.

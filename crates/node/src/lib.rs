@@ -4,6 +4,5 @@
 //! randomness are parameters, so tests can run thousands of fault schedules per second.
 
 pub mod node;
-pub mod now;
 pub mod pods;
 pub mod resolve;

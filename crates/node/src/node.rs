@@ -5,8 +5,6 @@
 
 pub mod desired;
 pub mod go_migration;
-pub mod instance;
-pub mod lease;
 pub mod metrics;
 pub mod ping;
 pub mod settings;
@@ -17,39 +15,36 @@ pub mod watch;
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, future::Either, stream, stream::FuturesUnordered};
-use k8s_openapi::api::{
-    coordination::v1::Lease,
-    core::v1::{Node, ObjectReference},
-};
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
 use rand::{SeedableRng as _, rngs::StdRng};
-use serde::de::DeserializeOwned;
-use serde_json::Value;
 use tokio::time::Instant;
-use tracing::{error, info, warn};
-use vk_kube::{Client, Error, Kind, Objects, Patch, Recorder, event::Severity, fence};
+use tracing::{error, info};
+use vk_kube::{
+    Client, Error, Instance, Objects, Patch, Recorder,
+    event::Severity,
+    fence,
+    lease::{LeaseCall, LeaseClient, LeaseConflict, LeaseLock},
+};
 use vk_provider::{
     EventKind, NodeChange, Provider,
     node::{Condition, ConditionStatus},
 };
-use vk_supervisor::{Clock, Supervisor};
+use vk_supervisor::{Clock, Now, Supervisor};
 
 pub use self::{
     desired::DesiredNode,
-    instance::Instance,
-    lease::{LeaseConflict, LeaseTimes},
     metrics::Metrics,
     settings::{OnStop, Settings},
     template::NodeConfig,
     watch::{NodeObservations, SharedNodeWatch},
 };
 use self::{
-    lease::LeaseCall,
     metrics::{NodeLabel, ResultLabel},
     ping::PingResult,
     state_machine::{Action, Event, NodeCall, NodeStateMachine},
     template::declare_placement,
 };
-use crate::{now::Now, pods::watch_audit::AuditFailure};
+use crate::pods::{trial::takes_trials, watch_audit::AuditFailure};
 
 /// Number of queued provider change notifications that are handled together.
 const CHANGES_PER_BATCH: usize = 64;
@@ -101,10 +96,8 @@ struct ActionRunner {
     name: String,
     provider: Arc<dyn Provider>,
     ping_timeout: Duration,
-    lease_timeout: Duration,
     nodes: Objects<Node>,
-    leases: Objects<Lease>,
-    client: Client,
+    lease: LeaseClient,
     recorder: Recorder,
     metrics: Metrics,
     uid: Option<String>,
@@ -130,11 +123,8 @@ impl Controller {
         let mut shell = ActionRunner {
             provider: Arc::clone(&self.provider),
             ping_timeout: self.settings.ping_timeout,
-            // A hanging server must leave time for another attempt.
-            lease_timeout: (self.settings.lease.renew_deadline / 3).max(Duration::from_secs(1)),
             nodes: Objects::all(self.client.clone()),
-            leases: Objects::namespaced(self.client.unfenced(), "kube-node-lease"),
-            client: self.client.clone(),
+            lease: LeaseClient::new(&self.client, &LeaseLock::Node(name.clone()), &self.settings.lease),
             recorder: Recorder::new(self.client.clone(), "virtual-kubelet", &name),
             metrics: self.metrics.clone(),
             name,
@@ -157,11 +147,7 @@ impl Controller {
                 shell.record(&event);
                 let actions = machine.handle(now, event);
                 if let Some(fence) = self.client.fence() {
-                    let deadline = |deadline: lease::WriteDeadline| fence::Deadline {
-                        steady: start + deadline.elapsed,
-                        wall: deadline.wall,
-                    };
-                    fence.set(machine.write_deadline().map(deadline));
+                    fence.set(machine.write_deadline().map(|deadline| deadline.for_fence(start)));
                 }
                 for action in actions {
                     match action {
@@ -200,7 +186,9 @@ impl Controller {
     fn describe(&self) -> DesiredNode {
         let mut template = self.config.describe(self.provider.as_ref());
         let serving_key = self.serving_key.borrow().clone();
-        declare_placement(&mut template, self.provider.fit().is_some(), serving_key.as_deref());
+        let provider = self.provider.as_ref();
+        let takes_trials = takes_trials(provider, &self.config.name, self.restricted);
+        declare_placement(&mut template, provider.fit().is_some(), takes_trials, serving_key.as_deref());
         template.conditions.extend(self.audit_failure.borrow().as_deref().and_then(audit_condition));
         DesiredNode::new(&self.config, template, self.restricted)
     }
@@ -296,16 +284,9 @@ impl ActionRunner {
                 });
             }
             Action::Lease(call) => {
-                let (leases, name, timeout) = (self.leases.clone(), self.name.clone(), self.lease_timeout);
-                let client = self.client.clone();
+                let client = self.lease.clone();
                 self.start(async move {
-                    let sent = Instant::now();
-                    let answer = tokio::time::timeout(timeout, lease_call(&leases, &name, &call)).await;
-                    let answer = answer.unwrap_or_else(|_| Err(Error::timeout(timeout)));
-                    // The next attempt must not wait on a dead connection, too: the lease would expire meanwhile.
-                    if answer.as_ref().is_err_and(|error| error.kind == Kind::Timeout) {
-                        client.drop_silent_connections(sent);
-                    }
+                    let answer = client.send(&call).await;
                     Some(Event::LeaseAnswer(call, answer.map(|lease| lease.map(Box::new))))
                 });
             }
@@ -357,7 +338,7 @@ impl ActionRunner {
 async fn node_call(nodes: &Objects<Node>, name: &str, call: &NodeCall) -> Result<Option<Node>, Error> {
     let node = match call {
         NodeCall::Read => nodes.get(name).await?,
-        NodeCall::Create(body) => nodes.create(&object(body)?).await?,
+        NodeCall::Create(body) => nodes.create_value(body).await?,
         NodeCall::Migrate(operations) => nodes.patch(name, Patch::Json(operations)).await?,
         NodeCall::Metadata(body) => nodes.patch(name, Patch::Apply(body)).await?,
         NodeCall::Spec(body) => nodes.patch(name, Patch::Merge(body)).await?,
@@ -366,21 +347,4 @@ async fn node_call(nodes: &Objects<Node>, name: &str, call: &NodeCall) -> Result
         NodeCall::Delete { uid } => return nodes.delete(name, uid).await.map(|()| None),
     };
     Ok(Some(node))
-}
-
-async fn lease_call(leases: &Objects<Lease>, name: &str, call: &LeaseCall) -> Result<Option<Lease>, Error> {
-    let lease = match call {
-        LeaseCall::Read => leases.get(name).await?,
-        LeaseCall::Create(body) => leases.create(&object(body)?).await?,
-        LeaseCall::Renew(body) | LeaseCall::Release(body) => leases.patch(name, Patch::Merge(body)).await?,
-        LeaseCall::Delete { uid } => return leases.delete(name, uid).await.map(|()| None),
-    };
-    Ok(Some(lease))
-}
-
-fn object<K: DeserializeOwned>(body: &Value) -> Result<K, Error> {
-    K::deserialize(body).map_err(|error| {
-        warn!(%error, "generated request body does not match its kind");
-        Error::new(Kind::Invalid, error.to_string())
-    })
 }

@@ -16,8 +16,10 @@ mod orphans;
 pub mod pod_store;
 mod policy;
 mod reconciler;
+pub mod shared_trial_watch;
 pub mod shared_watch;
 pub mod status;
+pub mod trial;
 pub mod watch;
 pub mod watch_audit;
 pub mod watch_pool;
@@ -49,6 +51,8 @@ pub struct Controller {
     pub policy: Policy,
     /// The pods of the node.
     pub pod_watch: PodWatch,
+    /// The pods on trial on the node; `None` if it takes none.
+    pub trial_watch: Option<PodWatch>,
     /// The pods for other readers in the process. It is filled from `pod_watch`, and from what the API server answers to
     /// writes, so that a pod is held once.
     pub pod_store: PodStore,

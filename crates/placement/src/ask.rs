@@ -1,17 +1,20 @@
 //! Asks nodes whether pods fit.
 //!
-//! A node in this process is asked directly. Other nodes are asked at the address in their Node object, with our own credentials, and only if
-//! their server has the key that the Node object names: a token that another server got could be used against the API server.
+//! A node in this process is asked directly. Other nodes are asked at the address in their Node object, and only if their server has the key
+//! that the Node object names. They see our client certificate, or get a token: our own stays here, and nodes get one of a ServiceAccount that is
+//! good for questions only. Of pods they get what decides whether they fit.
 
 mod endpoint;
 mod error;
+mod node_token;
 mod pinned_key;
+mod service_account;
 mod transport;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{Request, header};
+use http::{Request, StatusCode, header};
 use http_body_util::Full;
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::{Mutex, RwLock};
@@ -19,12 +22,18 @@ use tokio::time::Instant;
 use vk_kube::{Client, Credentials};
 use vk_provider::{
     Provider,
-    placement::{FIT_PATH, FitAnswer, FitQuery, MAX_QUERY_BYTES},
+    ability::Verdict,
+    placement::{FIT_PATH, FitAnswer, FitQuery},
 };
 
-use self::{endpoint::Endpoint, transport::NodeTransport};
+use self::{
+    endpoint::Endpoint,
+    node_token::{NodeAuthorization, NodeTokens},
+    transport::NodeTransport,
+};
 
 pub use self::error::AskError;
+use crate::{names::KUBE_SYSTEM, query_pod::disclosed_query};
 
 /// Connections to a node that was not asked for this long are closed.
 const IDLE: Duration = Duration::from_mins(5);
@@ -34,8 +43,10 @@ const IDLE: Duration = Duration::from_mins(5);
 pub struct AskLimits {
     /// Time to connect, including TLS.
     pub connect: Duration,
-    /// Time until the answer is complete, including the time to connect.
+    /// Time until the answer is complete, including the time to connect and to get a token.
     pub answer: Duration,
+    /// Time until the API server has issued a token for nodes.
+    pub token: Duration,
     /// Size of an answer in bytes.
     pub answer_bytes: usize,
 }
@@ -47,6 +58,7 @@ pub struct FitClient(Arc<Inner>);
 struct Inner {
     client: Client,
     limits: AskLimits,
+    tokens: NodeTokens,
     /// Nodes of this process, by name.
     local: RwLock<HashMap<String, Arc<dyn Provider>>>,
     /// Connections to other nodes, by name.
@@ -65,16 +77,35 @@ struct NodeConnection {
 
 impl Default for AskLimits {
     fn default() -> Self {
-        Self { connect: Duration::from_secs(2), answer: Duration::from_secs(5), answer_bytes: 4 << 20 }
+        let two_seconds = Duration::from_secs(2);
+        Self {
+            connect: two_seconds,
+            answer: Duration::from_secs(5),
+            token: two_seconds,
+            answer_bytes: 4 << 20,
+        }
     }
 }
 
 // === impl FitClient ===
 
 impl FitClient {
-    /// Asks with the credentials of this client.
+    /// Asks with the credentials of this client, where placement is in `kube-system`.
     pub fn new(client: Client, limits: AskLimits) -> Self {
-        Self(Arc::new(Inner { client, limits, local: RwLock::default(), connections: Mutex::default() }))
+        Self::for_namespace(client, limits, KUBE_SYSTEM)
+    }
+
+    /// Asks with the credentials of this client. If these are a token of a person, nodes get one of the ServiceAccount of placement in this
+    /// namespace instead.
+    pub fn for_namespace(client: Client, limits: AskLimits, namespace: &str) -> Self {
+        let tokens = NodeTokens::new(&client, limits.token, namespace);
+        let (local, connections) = (RwLock::default(), Mutex::default());
+        Self(Arc::new(Inner { client, limits, tokens, local, connections }))
+    }
+
+    /// The client with whose credentials nodes are asked.
+    pub(crate) fn api_client(&self) -> &Client {
+        &self.0.client
     }
 
     /// Asks this node directly from now on: it runs in this process.
@@ -87,13 +118,15 @@ impl FitClient {
         self.0.local.write().remove(node);
     }
 
-    /// Asks a node. The answer has a verdict for each pod of the query.
+    /// Asks a node. The answer has a verdict for each pod of the query. A query that is too long is not sent: its pods are refused.
     pub async fn ask(&self, node: &Node, query: &FitQuery) -> Result<FitAnswer, AskError> {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let local = self.0.local.read().get(name).cloned();
+        // Also in this process, so that the answers are the same.
+        let query = disclosed_query(query);
         let answer = match local {
-            Some(provider) => ask_directly(provider.as_ref(), query)?,
-            None => self.ask_server(name, Endpoint::of(node)?, query).await?,
+            Some(provider) => ask_directly(provider.as_ref(), &query)?,
+            None => self.ask_server(name, Endpoint::of(node)?, &query).await?,
         };
         let (verdicts, pods) = (answer.verdicts.len(), query.pods.len());
         if verdicts != pods {
@@ -109,21 +142,31 @@ impl FitClient {
         query: &FitQuery,
     ) -> Result<FitAnswer, AskError> {
         let body = serde_json::to_vec(query).map_err(|error| AskError::Invalid(error.to_string()))?;
-        if body.len() > MAX_QUERY_BYTES {
-            return Err(AskError::TooLong { bytes: body.len() });
+        if let Some(limit) = query.exceeded_count().or_else(|| FitQuery::exceeded_size(&body)) {
+            // Not a failure of the node, which would be paused for others, too.
+            let why = format!("the query about the pods has more than {limit}");
+            return Ok(FitAnswer {
+                verdicts: vec![Verdict::refused(why, true); query.pods.len()],
+                best_nodes: None,
+            });
         }
-        let limits = self.0.limits;
+        let (limits, body) = (self.0.limits, Bytes::from(body));
         let asking = async {
             let credentials = self.0.client.credentials();
-            let mut request = Request::post(format!("https://{}{FIT_PATH}", endpoint.address))
-                .header(header::CONTENT_TYPE, "application/json");
-            if let Some(authorization) = credentials.authorization().await? {
-                request = request.header(header::AUTHORIZATION, authorization);
+            let authorization = self.0.tokens.authorization(&credentials).await?;
+            let transport = self.transport(name, &endpoint, credentials)?;
+            let send = async |authorization: Option<&NodeAuthorization>| {
+                let request = request(&endpoint, authorization, body.clone())?;
+                transport.clone().send(request, endpoint.address).await
+            };
+            let answer = send(authorization.as_ref()).await;
+            if let Err(AskError::Forbidden { code: StatusCode::UNAUTHORIZED, .. }) = &answer
+                && let Some(rejected) = &authorization
+                && let Some(replacement) = self.0.tokens.replacement(rejected).await
+            {
+                return send(Some(&replacement)).await;
             }
-            let request = request
-                .body(Full::new(Bytes::from(body)))
-                .map_err(|error| AskError::Invalid(error.to_string()))?;
-            self.transport(name, &endpoint, credentials)?.send(request, endpoint.address).await
+            answer
         };
         let answer = tokio::time::timeout(limits.answer, asking)
             .await
@@ -170,10 +213,23 @@ impl fmt::Debug for FitClient {
     }
 }
 
+fn request(
+    endpoint: &Endpoint,
+    authorization: Option<&NodeAuthorization>,
+    body: Bytes,
+) -> Result<Request<Full<Bytes>>, AskError> {
+    let mut request = Request::post(format!("https://{}{FIT_PATH}", endpoint.address))
+        .header(header::CONTENT_TYPE, "application/json");
+    if let Some(authorization) = authorization {
+        request = request.header(header::AUTHORIZATION, &authorization.value);
+    }
+    request.body(Full::new(body)).map_err(|error| AskError::Invalid(error.to_string()))
+}
+
 fn ask_directly(provider: &dyn Provider, query: &FitQuery) -> Result<FitAnswer, AskError> {
     let fit = provider.fit().ok_or(AskError::NotOffered)?;
     Ok(query.evaluate(fit))
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -72,7 +72,7 @@ pub fn convert(pod: &Pod, settings: &Settings) -> Conversion {
         pod_anti_affinity::convert(spec, &mut changes);
         spread::convert(spec, settings, &mut changes);
         tolerations::convert(spec, settings, &mut changes);
-        if settings.gate {
+        if settings.gate == Some(true) {
             add_gate(spec, &mut changes);
         }
     }

@@ -1,6 +1,7 @@
 //! Explains where a pod could go: what keeps it from each node, and what the node itself says.
 
 mod candidate;
+mod machines;
 
 use std::sync::Arc;
 
@@ -11,17 +12,20 @@ use vk_provider::placement::{FitQuery, PLACEMENT_ANNOTATION, declares_fit};
 use crate::ask::FitClient;
 
 pub use self::candidate::{Candidate, NodeAnswer};
+pub(crate) use self::{
+    candidate::NOT_SELECTED,
+    machines::{CONVERTED, machines_verdict},
+};
 
 /// Nodes that are asked at the same time.
 const CONCURRENT_QUESTIONS: usize = 32;
 
-/// Asks all nodes that can be asked about a pod, also those that it could not be bound to. The result is sorted by name.
+/// Asks all nodes that can be asked about a pod, also those that it could not be bound to. The result is sorted by name. The last one is
+/// `local`, the cluster's own machines together, if there are any: they are evaluated here.
 pub async fn candidates(client: &FitClient, nodes: &[Node], pod: &Pod) -> Vec<Candidate> {
-    let mut asked = pod.clone();
-    asked.metadata.managed_fields = None;
     // The node that has it already evaluates it in its own place.
-    let without = asked.metadata.uid.as_deref().map(Arc::from).into_iter().collect();
-    let query = FitQuery { pods: vec![Arc::new(asked)], without, explain: true, ..FitQuery::default() };
+    let without = pod.metadata.uid.as_deref().map(Arc::from).into_iter().collect();
+    let query = FitQuery { pods: vec![Arc::new(pod.clone())], without, explain: true, ..FitQuery::default() };
     let questions = nodes.iter().filter(|node| declares_fit(node)).map(|node| {
         let query = &query;
         async move {
@@ -32,6 +36,7 @@ pub async fn candidates(client: &FitClient, nodes: &[Node], pod: &Pod) -> Vec<Ca
     let mut all: Vec<Candidate> =
         stream::iter(questions).buffer_unordered(CONCURRENT_QUESTIONS).collect().await;
     all.sort_by(|one, other| one.node.cmp(&other.node));
+    all.extend(machines::candidate(client.api_client(), nodes, pod).await);
     all
 }
 
@@ -41,9 +46,14 @@ pub fn summary(candidates: &[Candidate]) -> String {
         return format!("0 of 0 nodes: no node has the annotation {PLACEMENT_ANNOTATION}: fit");
     }
     let fitting = candidates.iter().filter(|candidate| candidate.fits()).count();
-    let reasons: Vec<String> =
-        candidates.iter().map(|candidate| format!("{}: {}", candidate.node, candidate.reason())).collect();
-    format!("{fitting} of {} nodes: {}", candidates.len(), reasons.join("; "))
+    let reasons = candidates.iter().map(|candidate| format!("{}: {}", candidate.node, candidate.reason()));
+    summary_of(fitting, candidates.len(), reasons)
+}
+
+/// The same of reasons that name their nodes.
+pub(crate) fn summary_of(fitting: usize, nodes: usize, reasons: impl IntoIterator<Item = String>) -> String {
+    let reasons: Vec<String> = reasons.into_iter().collect();
+    format!("{fitting} of {nodes} nodes: {}", reasons.join("; "))
 }
 
 #[cfg(test)]

@@ -22,8 +22,31 @@ pub const TOLERATES_LOST: &str = "multicluster.virtual-kubelet.io/tolerates-lost
 pub const NOT_CONVERTED: &str = "multicluster.virtual-kubelet.io/not-converted";
 /// Topology key that stands for [`HOSTNAME`] in the lower cluster. No node has this label.
 pub const MACHINE: &str = "multicluster.virtual-kubelet.io/machine";
+/// Condition of pods: whether placement has found a node for the pod.
+pub const PLACED: &str = vk_provider::placement::PLACED_CONDITION;
+/// The reason of [`PLACED`] and [`SCHEDULED`] when a trial begins.
+pub const ON_TRIAL: &str = vk_provider::placement::ON_TRIAL_REASON;
+/// Condition of pods: what the lower scheduler decided. The provider `cluster` reports it.
+pub const SCHEDULED: &str = vk_provider::placement::SCHEDULED_CONDITION;
+/// Annotation of pods whose node selector on the host name was added by placement. Its value is `true`.
+pub const PINNED: &str = vk_provider::placement::PINNED_ANNOTATION;
+/// Annotation of pods: `false` if the descheduler leaves them alone, `true` if a pod may be evicted whose controller is not known to create
+/// another one.
+pub const DESCHEDULE: &str = "multicluster.virtual-kubelet.io/deschedule";
+/// Label of pods that go to one node together or not at all. Its value is the name of their group.
+pub const GROUP: &str = "multicluster.virtual-kubelet.io/group";
+/// Annotation of pods of a group: how many pods it has.
+pub const GROUP_SIZE: &str = "multicluster.virtual-kubelet.io/group-size";
 /// Scheduling gate of pods that wait for a place.
 pub const GATE: &str = "multicluster.virtual-kubelet.io/placement";
+
+/// The Lease of the processes that serve the extender or the webhook. Their leader issues the certificates. It is not the Lease of the processes that
+/// remove gates and evict pods, because not every process does both.
+pub const SERVING_LEASE: &str = "virtual-kubelet-placement-serving";
+/// Annotation of both Leases: the settings of the process that leads, as JSON.
+pub const LEADER_SETTINGS: &str = "virtual-kubelet.io/placement-settings";
+/// Annotation of [`SERVING_LEASE`]: when a scheduler has called an extender, to the hour.
+pub const EXTENDER_CALLED: &str = "virtual-kubelet.io/extender-called";
 
 /// The label with the name of a node.
 pub const HOSTNAME: &str = vk_provider::node_selector::HOSTNAME;

@@ -2,9 +2,7 @@
 
 use std::{path::Path, time::Duration};
 
-use k8s_openapi::api::core::v1::Pod;
-
-pub(crate) use vk_provider::go_text::io_error;
+pub(crate) use vk_provider::{go_text::io_error, pod::full_name};
 
 /// A duration as Go's `time.Duration` prints it, in whole milliseconds: `0s`, `532ms`, `1.25s`, `1m20s`, `5m0s`.
 pub(crate) fn go_duration(duration: Duration) -> String {
@@ -31,13 +29,6 @@ pub(crate) fn go_duration(duration: Duration) -> String {
 /// A quoted path.
 pub(crate) fn quoted(path: &Path) -> String {
     format!("{:?}", path.to_string_lossy())
-}
-
-/// The pod as a kubelet names it in messages: `NAME_NAMESPACE(UID)`.
-pub(crate) fn full_name(pod: &Pod) -> String {
-    let meta = &pod.metadata;
-    let text = |field: &Option<String>| field.clone().unwrap_or_default();
-    format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid))
 }
 
 #[cfg(test)]

@@ -35,8 +35,11 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::{Container, Volume};
-use parking_lot::{Mutex, RwLock};
-use tokio::{sync::watch, task::JoinSet};
+use parking_lot::Mutex;
+use tokio::{
+    sync::{RwLock, watch},
+    task::JoinSet,
+};
 use vk_provider::{Error, PodBundle, Result};
 use vk_supervisor::Clock;
 
@@ -69,10 +72,9 @@ struct VolumeContext {
     volumes: Mutex<BTreeMap<String, VolumeEntry>>,
     /// Counts changes of volumes.
     changes: watch::Sender<u64>,
-    /// Held while files are written: a write completes even if its caller is cancelled.
-    writing: Arc<RwLock<()>>,
-    /// Held while a volume is set up or mounted, for the same reason.
-    disk: Arc<Mutex<()>>,
+    /// Held by all work on the disk: shared while files are written, else exclusive. Work goes on when its caller is cancelled, so it is
+    /// taken before the work begins, and who has it knows that none is under way.
+    disk: Arc<RwLock<()>>,
 }
 
 #[derive(Clone, Debug)]
@@ -123,7 +125,6 @@ impl PodVolumes {
             clock,
             volumes: Mutex::default(),
             changes,
-            writing: Arc::default(),
             disk: Arc::default(),
         };
         Self {
@@ -217,20 +218,14 @@ impl PodVolumes {
         made.map_err(|error| mounts::config_error(error.report()))?
     }
 
-    /// Ends updates and removes the pod's volumes: see [`PodDirs::tear_down_volumes`].
+    /// Ends updates and removes the volumes of the pod, which has terminated. Termination messages stay until [`PodDirs::tear_down`].
     pub async fn tear_down(&self) -> Result<()> {
         let _held = self.setup.lock().await;
         let mut writers = std::mem::take(&mut *self.writers.lock());
         self.context.volumes.lock().clear();
         writers.shutdown().await;
-        // Wait for writes that have begun.
-        let writing = Arc::clone(&self.context.writing);
-        let begun = move || {
-            drop(writing.write());
-            Ok(())
-        };
-        self.context.on_disk(begun).await?;
-        self.context.dirs.tear_down_volumes(&self.context.uid).await
+        let context = Arc::clone(&self.context);
+        self.context.on_disk(move || context.dirs.tear_down_volumes(&context.uid)).await
     }
 }
 
@@ -240,9 +235,9 @@ impl VolumeContext {
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
-        let disk = Arc::clone(&self.disk);
+        let held = Arc::clone(&self.disk).write_owned().await;
         blocking(move || {
-            let _held = disk.lock();
+            let _held = held;
             work()
         })
         .await

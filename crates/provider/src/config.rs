@@ -1,26 +1,33 @@
 //! The configuration of a provider: a file, or a section of the main configuration.
 
-use std::path::{Path, PathBuf};
+mod alias;
+mod flat_toml;
+
+use std::{
+    fmt,
+    path::{Path, PathBuf},
+};
 
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
+pub use self::alias::{AliasKind, ConfigAlias};
 use crate::{Error, Result};
 
 /// The unparsed configuration of a provider.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Default, PartialEq)]
 pub enum Config {
     /// None: the provider uses its defaults.
     #[default]
     Default,
-    /// A file. [`Config::parse`] reads YAML and JSON; the provider itself reads other formats.
+    /// A file: YAML or JSON, or TOML without tables if its name ends with `.toml`.
     File {
         /// Its path, for messages.
         path: PathBuf,
         /// Its content.
         text: String,
     },
-    /// A file, and keys from elsewhere, such as flags, which override those of the file.
+    /// A file, and keys from elsewhere, such as flags and the environment, which override those of the file.
     FileWith {
         /// Its path, for messages.
         path: PathBuf,
@@ -38,15 +45,25 @@ impl Config {
     /// there is no configuration. The error is `Invalid` and names the position; for an unknown key it suggests the nearest
     /// known one.
     pub fn parse<T: DeserializeOwned>(&self) -> Result<Option<T>> {
+        self.deserialize(None)
+    }
+
+    /// As [`parse`](Self::parse), for a provider whose TOML file has other keys than its YAML file, as that of a Go provider: `toml_keys` are
+    /// the keys of a TOML file, and what they set. Other keys of a TOML file are errors.
+    pub fn parse_with_toml<T: DeserializeOwned>(&self, toml_keys: &[ConfigAlias]) -> Result<Option<T>> {
+        self.deserialize(Some(toml_keys))
+    }
+
+    fn deserialize<T: DeserializeOwned>(&self, toml_keys: Option<&[ConfigAlias]>) -> Result<Option<T>> {
         match self {
             Self::Default => Ok(None),
-            Self::File { path, text } => read(path, text).map(Some),
+            Self::File { path, text } => read(path, text, toml_keys).map(Some),
             Self::FileWith { path, text, keys } => {
-                let written: Value = read(path, text)?;
+                let written: Value = read(path, text, toml_keys)?;
                 let value = merge(written, keys);
                 T::deserialize(&value).map(Some).map_err(|error| {
                     // An error in the file itself is reported with its line.
-                    let alone = read::<T>(path, text).err();
+                    let alone = read::<T>(path, text, toml_keys).err();
                     let names: Vec<&str> = keys.keys().map(String::as_str).collect();
                     let message = || {
                         let (path, names) = (path.display(), names.join(", "));
@@ -61,7 +78,7 @@ impl Config {
         }
     }
 
-    /// Overrides some keys of the top level.
+    /// Overrides some keys. Sections are merged, lists are replaced.
     #[must_use]
     pub fn with(self, keys: Map<String, Value>) -> Self {
         if keys.is_empty() {
@@ -72,7 +89,7 @@ impl Config {
             Self::Inline(value) => Self::Inline(merge(value, &keys)),
             Self::File { path, text } => Self::FileWith { path, text, keys },
             Self::FileWith { path, text, keys: mut before } => {
-                before.extend(keys);
+                merge_sections(&mut before, &keys);
                 Self::FileWith { path, text, keys: before }
             }
         }
@@ -87,10 +104,55 @@ impl Config {
     }
 }
 
-fn read<T: DeserializeOwned>(path: &Path, text: &str) -> Result<T> {
-    serde_saphyr::from_str(text).map_err(|error| {
-        Error::invalid(format!("provider config {}: {}", path.display(), explain(&error.to_string())))
-    })
+impl fmt::Debug for Config {
+    /// Shows no values, because they may be secret.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Default => f.write_str("Default"),
+            Self::File { path, .. } => f.debug_tuple("File").field(path).finish(),
+            Self::FileWith { path, keys, .. } => {
+                let names: Vec<&String> = keys.keys().collect();
+                f.debug_tuple("FileWith").field(path).field(&names).finish()
+            }
+            Self::Inline(value) => {
+                let names: Vec<&String> = value.as_object().into_iter().flat_map(Map::keys).collect();
+                f.debug_tuple("Inline").field(&names).finish()
+            }
+        }
+    }
+}
+
+fn read<T: DeserializeOwned>(path: &Path, text: &str, toml_keys: Option<&[ConfigAlias]>) -> Result<T> {
+    let fail = |why: &str| Error::invalid(format!("provider config {}: {why}", path.display()));
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("toml")) {
+        let section = read_toml(text, toml_keys).map_err(|why| fail(&why))?;
+        return T::deserialize(Value::Object(section)).map_err(|error| fail(&explain(&error.to_string())));
+    }
+    serde_saphyr::from_str(text).map_err(|error| fail(&explain(&error.to_string())))
+}
+
+/// The configuration in a TOML file. Without aliases its keys are those of the configuration.
+fn read_toml(text: &str, aliases: Option<&[ConfigAlias]>) -> Result<Map<String, Value>, String> {
+    let mut section = Map::new();
+    for flat_toml::Entry { line, key, value } in flat_toml::read(text)? {
+        let Some(aliases) = aliases else {
+            section.insert(key, value);
+            continue;
+        };
+        let Some(alias) = aliases.iter().find(|alias| alias.name == key) else {
+            let known: Vec<&str> = aliases.iter().map(|alias| alias.name).collect();
+            let advice = match nearest(&key, known.iter().copied()) {
+                Some(guess) => format!("did you mean `{guess}`?"),
+                None => format!("known: {}", known.join(", ")),
+            };
+            return Err(format!("line {line}: unknown key `{key}` ({advice})"));
+        };
+        let converted = alias.convert(&value).map_err(|why| format!("line {line}: {key}: {why}"))?;
+        if let Some(value) = converted {
+            alias.set(&mut section, value);
+        }
+    }
+    Ok(section)
 }
 
 /// Overrides keys of a section. A value that is not a section is returned unchanged; deserialising it fails.
@@ -100,8 +162,19 @@ fn merge(value: Value, keys: &Map<String, Value>) -> Value {
         Value::Object(section) => section,
         other => return other,
     };
-    section.extend(keys.clone());
+    merge_sections(&mut section, keys);
     Value::Object(section)
+}
+
+fn merge_sections(section: &mut Map<String, Value>, keys: &Map<String, Value>) {
+    for (key, value) in keys {
+        match (section.get_mut(key), value) {
+            (Some(Value::Object(inner)), Value::Object(more)) => merge_sections(inner, more),
+            _ => {
+                section.insert(key.clone(), value.clone());
+            }
+        }
+    }
 }
 
 /// The first line of a deserialisation error, with a suggestion for an unknown key.
@@ -135,78 +208,4 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[derive(Debug, PartialEq, serde::Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct Size {
-        cpu: String,
-        memory: Option<String>,
-    }
-
-    fn file(text: &str) -> Config {
-        Config::File { path: "mock.yaml".into(), text: text.into() }
-    }
-
-    #[test]
-    fn yaml_and_json_are_parsed_alike() {
-        let expected = Some(Size { cpu: "2".into(), memory: Some("1Gi".into()) });
-        assert_eq!(file("cpu: \"2\"\nmemory: 1Gi\n").parse::<Size>().unwrap(), expected);
-        assert_eq!(file(r#"{"cpu": "2", "memory": "1Gi"}"#).parse::<Size>().unwrap(), expected);
-        let inline = Config::Inline(serde_json::json!({"cpu": "2", "memory": "1Gi"}));
-        assert_eq!(inline.parse::<Size>().unwrap(), expected);
-        assert_eq!(Config::Default.parse::<Size>().unwrap(), None);
-    }
-
-    #[test]
-    fn an_unknown_key_is_refused_with_the_file_and_the_nearest_key() {
-        for config in [
-            file("cpu: \"2\"\nmemmory: 1Gi\n"),
-            Config::Inline(serde_json::json!({"cpu": "2", "memmory": "1"})),
-        ] {
-            let error = config.parse::<Size>().unwrap_err();
-            assert_eq!(*error.kind(), crate::error::Kind::Invalid);
-            assert!(error.message().contains("memmory"), "{error}");
-            assert!(error.message().contains("did you mean `memory`?"), "{error}");
-        }
-        assert!(file("cpuu: 1").parse::<Size>().unwrap_err().message().contains("mock.yaml"));
-    }
-
-    #[test]
-    fn overriding_keys_win_and_errors_keep_their_position() {
-        let keys = |value: serde_json::Value| value.as_object().unwrap().clone();
-        let flags = || keys(serde_json::json!({"cpu": "4"}));
-        let expected = |memory: Option<&str>| Some(Size { cpu: "4".into(), memory: memory.map(Into::into) });
-        assert_eq!(Config::Default.with(flags()).parse::<Size>().unwrap(), expected(None));
-        assert_eq!(Config::Default.with(Map::new()), Config::Default);
-        let inline = Config::Inline(serde_json::json!({"cpu": "2", "memory": "1Gi"}));
-        assert_eq!(inline.with(flags()).parse::<Size>().unwrap(), expected(Some("1Gi")));
-        for text in ["cpu: \"2\"\nmemory: 1Gi\n", "memory: 1Gi\n"] {
-            let config = file(text).with(keys(serde_json::json!({"cpu": "3"}))).with(flags());
-            assert_eq!(config.parse::<Size>().unwrap(), expected(Some("1Gi")), "{text}");
-            assert_eq!(config.path(), Some(Path::new("mock.yaml")));
-        }
-        assert_eq!(file("\n").with(flags()).parse::<Size>().unwrap(), expected(None), "an empty file");
-        for (text, words) in [
-            ("cpu: \"2\"\nmemmory: 1Gi\n", ["mock.yaml", "line 2", "did you mean `memory`?"]),
-            ("just text", ["mock.yaml", "line 1", "expected"]),
-            ("cpu: [", ["mock.yaml", "line 1", ""]),
-        ] {
-            let error = file(text).with(flags()).parse::<Size>().unwrap_err();
-            assert!(words.iter().all(|word| error.message().contains(word)), "{words:?} in {error}");
-        }
-        let wrong = file("memory: 1Gi\n").with(keys(serde_json::json!({"cpu": 4})));
-        let error = wrong.parse::<Size>().unwrap_err();
-        assert!(error.message().contains("mock.yaml"), "{error}");
-        let wrong = file("cpu: \"2\"\n").with(keys(serde_json::json!({"cpu": 4})));
-        let error = wrong.parse::<Size>().unwrap_err();
-        assert!(error.message().contains("mock.yaml with cpu: "), "{error}");
-    }
-
-    #[test]
-    fn a_key_unlike_all_others_gets_no_suggestion() {
-        assert_eq!(nearest("zzz", ["cpu", "memory"]), None);
-        assert_eq!(nearest("node-name", ["nodeName", "memory"]), Some("nodeName"));
-    }
-}
+mod tests;

@@ -93,13 +93,17 @@
 
 pub mod ability;
 pub mod config;
+pub mod dns;
 pub mod duration;
 pub mod error;
+pub mod explanation;
 pub mod extensions;
 pub mod finding;
 pub mod go_text;
 pub mod host_port;
+pub mod inventory;
 pub mod label_selector;
+pub mod metrics;
 pub mod node;
 pub mod node_selector;
 pub mod outbox;
@@ -115,10 +119,13 @@ pub mod taint;
 
 pub use self::{
     ability::Abilities,
-    config::Config,
+    config::{Config, ConfigAlias},
     error::{Error, Result},
+    explanation::{ExplainRequest, Explanation},
     extensions::Extensions,
     finding::Finding,
+    inventory::Inventory,
+    metrics::MetricFamily,
     node::{NodeChange, NodeTemplate},
     outbox::Outbox,
     pod::{Changes, ContainerRef, EventKind, ObservedPod, PodBundle, PodChange, PodEvent, PodRef},

@@ -114,6 +114,29 @@ pub fn is_terminal_phase(phase: Option<&str>) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// Whether another pod of the same name may be created when this one is gone, or has failed. Two of them must not run: they would write to
+/// the same volumes, and both believe to be the member that the name stands for. Only pods without a controller, and those of
+/// controllers that give every pod a new name, are known to be safe.
+pub fn may_get_successor_of_same_name(pod: &Pod) -> bool {
+    let mut owners = pod.metadata.owner_references.iter().flatten();
+    let Some(owner) = owners.find(|owner| owner.controller == Some(true)) else { return false };
+    // Others have kinds of the same name.
+    let group = owner.api_version.split_once('/').map_or("", |(group, _)| group);
+    !matches!(
+        (group, owner.kind.as_str()),
+        ("apps" | "extensions", "ReplicaSet" | "DaemonSet")
+            | ("", "ReplicationController")
+            | ("batch", "Job")
+    )
+}
+
+/// The pod as a kubelet names it in messages: `NAME_NAMESPACE(UID)`.
+pub fn full_name(pod: &Pod) -> String {
+    let meta = &pod.metadata;
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    format!("{}_{}({})", text(&meta.name), text(&meta.namespace), text(&meta.uid))
+}
+
 // === impl PodRef ===
 
 impl PodRef {
@@ -169,5 +192,37 @@ impl fmt::Debug for Changes {
             Self::Push(_) => f.write_str("Push(..)"),
             Self::Poll(period) => f.debug_tuple("Poll").field(period).finish(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_controllers_that_name_pods_anew_are_known_to_create_none_of_the_same_name() {
+        let of = |api: &str, kind: &str| -> Pod {
+            let owner = json!({"apiVersion": api, "kind": kind, "name": "o", "uid": "u", "controller": true});
+            serde_json::from_value(json!({"metadata": {"ownerReferences": [owner]}})).unwrap()
+        };
+        for (api, kind) in [
+            ("apps/v1", "StatefulSet"),
+            ("core.strimzi.io/v1beta2", "StrimziPodSet"),
+            ("postgresql.cnpg.io/v1", "Cluster"),
+            ("batch.volcano.sh/v1alpha1", "Job"),
+        ] {
+            assert!(may_get_successor_of_same_name(&of(api, kind)), "{api} {kind}");
+        }
+        for (api, kind) in [
+            ("apps/v1", "ReplicaSet"),
+            ("v1", "ReplicationController"),
+            ("batch/v1", "Job"),
+            ("apps/v1", "DaemonSet"),
+        ] {
+            assert!(!may_get_successor_of_same_name(&of(api, kind)), "{api} {kind}");
+        }
+        assert!(!may_get_successor_of_same_name(&Pod::default()), "nobody creates it again");
     }
 }

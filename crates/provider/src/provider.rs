@@ -10,9 +10,12 @@ use vk_supervisor::Supervisor;
 use crate::{
     Result,
     ability::{Abilities, Attach, Exec, Fit, Logs, PortForward, Stats},
-    config::Config,
+    config::{Config, ConfigAlias},
+    explanation::{ExplainRequest, Explanation},
     extensions::Extensions,
     finding::Finding,
+    inventory::Inventory,
+    metrics::MetricFamily,
     node::{NodeChange, NodeTemplate},
     pod::{Changes, ObservedPod, PodBundle, PodRef},
 };
@@ -110,6 +113,12 @@ pub trait Provider: Send + Sync + 'static {
         None
     }
 
+    /// Metrics of the backend, read whenever `/metrics` is scraped: at any time, also while the provider is busy. Must be quick and
+    /// come from memory.
+    fn metrics(&self) -> Vec<MetricFamily> {
+        Vec::new()
+    }
+
     /// Container logs, if the backend supports them.
     fn logs(&self) -> Option<&dyn Logs> {
         None
@@ -158,6 +167,12 @@ pub trait Factory: Send + Sync + 'static {
         false
     }
 
+    /// Whether its providers need [`Context::cluster`]: backends that several clusters share, to tell whose things they hold. The id is read
+    /// only then, because not every identity may read it.
+    fn needs_cluster_id(&self) -> bool {
+        false
+    }
+
     /// The names of the nodes that [`Backend::nodes`] adds with this configuration, as far as they are known before it is opened: the
     /// process checks at start whether it may act for them.
     fn node_names(&self, _config: &Config, node_name: &str) -> Vec<String> {
@@ -172,6 +187,35 @@ pub trait Factory: Send + Sync + 'static {
     /// where something is wrong. Must change nothing, and must return soon even if the backend does not answer.
     async fn examine(&self, _config: Config, _context: Context) -> Vec<Finding> {
         Vec::new()
+    }
+
+    /// Says what would become of a pod, for `virtual-kubelet explain-pod`: whether it runs, its size and price, and what becomes of its
+    /// fields. There is no cluster, and there may be no credentials: nothing is called unless
+    /// [`ask_backend`](ExplainRequest::ask_backend) is set, and then nothing is changed.
+    ///
+    /// An error means that the configuration is wrong (`Invalid`). A pod that does not run is an explanation; so is a backend that does not
+    /// answer: [`BackendAnswer::Failed`](crate::explanation::BackendAnswer::Failed).
+    ///
+    /// The default is for providers that pass pods through as they are.
+    async fn explain(
+        &self,
+        _config: Config,
+        _context: Context,
+        _request: ExplainRequest,
+    ) -> Result<Explanation> {
+        Ok(Explanation::unchanged())
+    }
+
+    /// What the backend holds for virtual nodes, for `virtual-kubelet groups`; `None` if the provider has no such list. Errors are as those of
+    /// [`open`](Self::open).
+    async fn inventory(&self, _config: Config, _context: Context) -> Result<Option<Arc<dyn Inventory>>> {
+        Ok(None)
+    }
+
+    /// The environment variables that set keys of the provider's configuration, such as those of a Go provider. Of two variables for one key
+    /// the first that is set wins; empty ones count as unset. They override the file. The core passes their values with the configuration.
+    fn variables(&self) -> &'static [ConfigAlias] {
+        &[]
     }
 }
 
@@ -204,6 +248,9 @@ pub struct Context {
     pub operating_system: String,
     /// The cluster's DNS domain, such as `cluster.local`.
     pub cluster_domain: String,
+    /// The identity of the cluster: the UID of its namespace `kube-system`, so that several clusters can share an account of a backend.
+    /// `None` if the process may not read it, or if there is no cluster.
+    pub cluster: Option<String>,
     /// A directory for the state of this node. It survives restarts.
     pub state_dir: PathBuf,
     /// A directory for state that the nodes of this host share, such as images. It survives restarts.

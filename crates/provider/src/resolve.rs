@@ -33,8 +33,8 @@ pub trait Resolver: Send + Sync + 'static {
 
     /// The files of a configMap, secret, downwardAPI or projected volume: a complete set as soon as it is available, then a
     /// new complete set for each change. The error `Unresolved` does not end the stream.
-    /// Other kinds of volume return `Unsupported`.
-    fn volume(&self, name: &str) -> BoxStream<'static, Result<FileSet>>;
+    /// Other kinds of volume return `Unsupported`. `tokens` is the lifetime of the ServiceAccount tokens among the files.
+    fn volume(&self, name: &str, tokens: TokenLifetime) -> BoxStream<'static, Result<FileSet>>;
 
     /// A ConfigMap that the pod refers to.
     async fn config_map(&self, name: &str) -> Result<Arc<ConfigMap>>;
@@ -79,14 +79,86 @@ pub struct Facts {
 }
 
 /// Resolved environment, command and arguments of a container.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ContainerInputs {
-    /// Names and values, in the kubelet's order. May contain secrets, so `Debug` omits the values.
-    pub env: Vec<(String, String)>,
+    /// The variables, in the kubelet's order.
+    pub env: Vec<Variable>,
     /// The command with `$(VAR)` expanded; `None` for the image's entry point.
-    pub command: Option<Vec<String>>,
+    pub command: Option<CommandLine>,
     /// The arguments with `$(VAR)` expanded; `None` for those of the image.
-    pub args: Option<Vec<String>>,
+    pub args: Option<CommandLine>,
+}
+
+impl ContainerInputs {
+    /// Whether a value depends on an address that is not known yet.
+    pub fn is_deferred(&self) -> bool {
+        let lines = [&self.command, &self.args].into_iter().flatten();
+        self.env.iter().any(|variable| variable.deferred.is_some())
+            || lines.into_iter().any(|line| line.deferred.is_some())
+    }
+}
+
+/// A resolved environment variable.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: String,
+    /// Its value. May be secret, so `Debug` omits it.
+    pub value: String,
+    /// Where the value comes from: the most sensitive origin of everything that was expanded into it.
+    pub origin: Origin,
+    /// Set if the value depends on an address that [`Facts`] did not have. The address is missing from `value`.
+    pub deferred: Option<Deferred>,
+}
+
+/// A resolved command, or resolved arguments.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct CommandLine {
+    /// The words. May contain secrets, so `Debug` omits them.
+    pub words: Vec<String>,
+    /// The most sensitive origin of everything that was expanded into a word.
+    pub origin: Origin,
+    /// Set if a word depends on an address that [`Facts`] did not have.
+    pub deferred: Option<Deferred>,
+}
+
+/// Where a value comes from. The most sensitive origin is the greatest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// The pod's spec.
+    #[default]
+    Literal,
+    /// A field of the pod, or a resource of a container.
+    Field,
+    /// A Service of the namespace.
+    Service,
+    /// A ConfigMap, or a ClusterTrustBundle.
+    ConfigMap,
+    /// A file that a container wrote (`fileKeyRef`).
+    File,
+    /// A Secret, or a ServiceAccount token. Nothing of it may be in a status, event, annotation, error or log of the provider.
+    Secret,
+}
+
+/// A value that cannot be known yet. Until then no container starts with the value: the provider resolves it again when the address
+/// is known, passes the field on to a backend that has field references, or refuses the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deferred {
+    /// The field of the pod that is missing, such as `status.podIP`.
+    pub field: String,
+    /// Whether the field is the whole value, so that a backend with field references of its own can use one.
+    pub whole: bool,
+}
+
+/// The lifetime of ServiceAccount tokens in the files of a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum TokenLifetime {
+    /// What the pod's spec says. The stream has a new file set in time.
+    #[default]
+    Specified,
+    /// The longest that the API server grants, for backends that cannot replace a file of a running pod. A token that the API
+    /// server extends anyway (the default lifetime, for its own audience) is requested as the spec says.
+    Longest,
 }
 
 /// All files of a volume at one point in time.
@@ -94,6 +166,8 @@ pub struct ContainerInputs {
 pub struct FileSet {
     /// Files by path in the volume: relative, normalised, without `..`.
     pub files: BTreeMap<String, File>,
+    /// When the first token among the files expires; `None` if nothing expires. The stream has a new set before that.
+    pub expires: Option<Timestamp>,
 }
 
 /// One file of a [`FileSet`].
@@ -106,6 +180,8 @@ pub struct File {
     /// The user that must own the file. As with a kubelet, tokens and trust bundles of a pod whose containers all run as the
     /// same user have mode `0o600` and belong to that user. `None` for the user that writes the file.
     pub owner: Option<u32>,
+    /// Where the content comes from.
+    pub origin: Origin,
 }
 
 /// A request for a ServiceAccount token.
@@ -128,7 +204,16 @@ pub struct Token {
 
 /// Credentials for a registry.
 #[derive(Clone, Debug)]
-pub enum PullCredentials {
+pub struct PullCredentials {
+    /// The registry that they are for: the key of the entry in the pull secret, such as `registry.example/team`.
+    pub registry: String,
+    /// How to log in there.
+    pub login: RegistryLogin,
+}
+
+/// A way to log in to a registry.
+#[derive(Clone, Debug)]
+pub enum RegistryLogin {
     /// User name and password.
     Basic {
         /// The user.
@@ -202,6 +287,56 @@ pub enum ReferenceKind {
     File,
 }
 
+// === impl ContainerInputs ===
+
+impl ContainerInputs {
+    /// Names and values of the variables, for a backend that needs nothing else of them.
+    pub fn pairs(&self) -> Vec<(String, String)> {
+        self.env.iter().map(|variable| (variable.name.clone(), variable.value.clone())).collect()
+    }
+}
+
+// === impl Variable ===
+
+impl Variable {
+    /// A variable with a value that is known.
+    pub fn new(name: impl Into<String>, value: impl Into<String>, origin: Origin) -> Self {
+        Self { name: name.into(), value: value.into(), origin, deferred: None }
+    }
+}
+
+// === impl CommandLine ===
+
+impl CommandLine {
+    /// Words that are known, from the pod's spec.
+    pub fn literal(words: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        Self { words: words.into_iter().map(Into::into).collect(), ..Self::default() }
+    }
+}
+
+// === impl File ===
+
+impl File {
+    /// A file that belongs to the user that writes it.
+    pub fn new(content: impl Into<Bytes>, mode: u32, origin: Origin) -> Self {
+        Self { content: content.into(), mode, owner: None, origin }
+    }
+}
+
+// === impl PullCredentials ===
+
+impl PullCredentials {
+    /// A user name and a password.
+    pub fn basic(
+        registry: impl Into<String>,
+        username: impl Into<String>,
+        password: impl Into<SecretString>,
+    ) -> Self {
+        let login = RegistryLogin::Basic { username: username.into(), password: password.into() };
+        Self { registry: registry.into(), login }
+    }
+}
+
 // === impl Reference ===
 
 impl Reference {
@@ -241,16 +376,27 @@ impl fmt::Display for Reference {
 
 // === Debug without secrets ===
 
-impl fmt::Debug for ContainerInputs {
+impl fmt::Debug for Variable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names: Vec<&str> = self.env.iter().map(|(name, _)| name.as_str()).collect();
-        f.debug_struct("ContainerInputs").field("env", &names).finish_non_exhaustive()
+        let Self { name, value: _, origin, deferred } = self;
+        f.debug_struct("Variable")
+            .field("name", name)
+            .field("origin", origin)
+            .field("deferred", deferred)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for CommandLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { words, origin, deferred } = self;
+        write!(f, "CommandLine({} words, {origin:?}, {deferred:?})", words.len())
     }
 }
 
 impl fmt::Debug for File {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "File({} bytes, mode {:o})", self.content.len(), self.mode)
+        write!(f, "File({} bytes, mode {:o}, {:?})", self.content.len(), self.mode, self.origin)
     }
 }
 
@@ -269,14 +415,25 @@ mod tests {
     }
 
     #[test]
-    fn debug_output_shows_no_secret() {
+    fn debug_output_shows_names_and_origins_and_no_value() {
+        let words = vec!["--password=hunter2".to_owned()];
         let inputs = ContainerInputs {
-            env: vec![("PASSWORD".into(), "hunter2".into())],
+            env: vec![Variable::new("PASSWORD", "hunter2", Origin::Secret)],
             command: None,
-            args: Some(vec!["--password=hunter2".into()]),
+            args: Some(CommandLine { words, origin: Origin::Secret, deferred: None }),
         };
-        let file = File { content: Bytes::from_static(b"hunter2"), mode: 0o600, owner: None };
+        let content = Bytes::from_static(b"hunter2");
+        let file = File { content, mode: 0o600, owner: None, origin: Origin::Secret };
         let shown = format!("{inputs:?} {file:?}");
         assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("PASSWORD") && shown.contains("Secret"), "{shown}");
+    }
+
+    #[test]
+    fn a_secret_is_the_most_sensitive_origin() {
+        use Origin::{ConfigMap, Field, File, Literal, Secret, Service};
+        let origins = [Literal, Field, Service, ConfigMap, File];
+        assert!(origins.iter().all(|origin| (*origin).max(Secret) == Secret && *origin != Secret));
+        assert!(origins.is_sorted());
     }
 }

@@ -112,7 +112,8 @@ async fn authorize(
 ) -> Result<(), HttpError> {
     let unauthorized = || HttpError::new(StatusCode::UNAUTHORIZED, "Unauthorized");
     let peer = peer.ok_or_else(unauthorized)?;
-    let user = api.authenticator.authenticate(&peer.chain, headers).await.ok_or_else(unauthorized)?;
+    let user = api.authenticator.authenticate(&peer.chain, headers, attributes.token_audience()).await;
+    let user = user.ok_or_else(unauthorized)?;
     let verb = attributes.verb;
     match api.authorizer.authorize(&api.node, &user, &attributes).await {
         Ok(true) => {

@@ -3,6 +3,7 @@
 pub mod certificate_files;
 pub mod client_ca;
 mod legacy_certificate;
+mod required_client;
 pub mod self_signed;
 
 use std::{
@@ -25,7 +26,7 @@ use rustls::{
 };
 use tokio::sync::watch;
 
-use self::legacy_certificate::LegacyCertificate;
+use self::{client_ca::ClientCa, legacy_certificate::LegacyCertificate, required_client::RequiredClient};
 
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -124,15 +125,30 @@ pub fn config(serving: ServingCertificate) -> Result<Arc<ServerConfig>, Error> {
     Ok(Arc::new(config))
 }
 
-/// The TLS configuration of a listener without client certificates: TLS 1.2 or newer, with HTTP/1.1, which is what the API server and the
-/// scheduler speak to webhooks and extenders.
+/// The TLS configuration of a listener without client certificates: TLS 1.2 or newer, with HTTP/1.1, which is what the API server speaks to
+/// webhooks.
 pub fn server_config(serving: ServingCertificate) -> Result<Arc<ServerConfig>, Error> {
-    let mut config = ServerConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .with_no_client_auth()
-        .with_cert_resolver(Arc::new(serving));
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+    Ok(http1(builder.with_no_client_auth().with_cert_resolver(Arc::new(serving))))
+}
+
+/// Like [`server_config`], for clients of which each needs a certificate: of these CAs, with one of these common names. Others get no
+/// connection, and while no CA is trusted nobody does. Replaced CAs affect new connections only.
+pub fn server_config_for(
+    serving: ServingCertificate,
+    client_ca: ClientCa,
+    names: &'static [&'static str],
+) -> Result<Arc<ServerConfig>, Error> {
+    let provider = provider();
+    let possession = KeyPossessionVerifier { provider: Arc::clone(&provider) };
+    let verifier = Arc::new(RequiredClient { possession, client_ca, names });
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(http1(builder.with_client_cert_verifier(verifier).with_cert_resolver(Arc::new(serving))))
+}
+
+fn http1(mut config: ServerConfig) -> Arc<ServerConfig> {
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    Arc::new(config)
 }
 
 pub(crate) fn provider() -> Arc<CryptoProvider> {

@@ -1,9 +1,9 @@
-//! An injectable wall clock.
+//! An injectable wall clock, and the current time as state machines get it.
 //!
 //! Durations are measured with [`tokio::time::Instant`], which tests can pause and advance. Wall-clock times, as in
 //! Kubernetes objects, come from [`Clock`].
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use jiff::{Timestamp, ToSpan as _};
 use tokio::time::Instant;
@@ -11,6 +11,15 @@ use tokio::time::Instant;
 /// A wall clock.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> Timestamp + Send + Sync>);
+
+/// The current time on two clocks: monotonic for waiting, and the wall clock for timestamps that are written.
+#[derive(Clone, Copy, Debug)]
+pub struct Now {
+    /// Time since the controller started (monotonic).
+    pub elapsed: Duration,
+    /// Wall-clock time.
+    pub wall: Timestamp,
+}
 
 impl Clock {
     /// A clock that returns what `now` returns.
@@ -48,8 +57,6 @@ impl fmt::Debug for Clock {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[tokio::test(start_paused = true)]

@@ -7,6 +7,6 @@ pub mod task;
 
 pub use self::{
     backoff::Backoff,
-    clock::Clock,
+    clock::{Clock, Now},
     task::{Failure, Kind, Supervisor},
 };

@@ -40,7 +40,7 @@ use std::{any::Any, fmt, io::Write as _, sync::Arc, time::Duration};
 use futures::future::BoxFuture;
 
 pub use self::{
-    pod_builder::SETTINGS,
+    pod_builder::{LOGIN, PULL_SECRET, SETTINGS},
     resolver::bundle,
     result::{CaseResult, Violation},
     subject::{ContainerBehavior, Feature, PodBehavior, Subject},
@@ -72,11 +72,19 @@ pub fn cases() -> &'static [Case] {
 
 /// Generates one test per case of the suite, for the [`Subject`](crate::conformance::Subject) that the expression returns.
 ///
-/// The expression is evaluated once per case, inside of a tokio runtime. A crate with several subjects uses one module for each.
+/// The expression is evaluated once per case, inside of a tokio runtime. A crate with several subjects uses one module for each. After
+/// `ignored: "REASON",` the tests are ignored by default. After `paused:` the cases run on tokio's paused clock, for subjects that wait for
+/// nothing outside of the runtime.
 #[macro_export]
 macro_rules! conformance {
+    (paused: $subject:expr) => {
+        $crate::__conformance_cases! { __conformance_tests check_paused [] $subject }
+    };
+    (ignored: $reason:literal, $subject:expr) => {
+        $crate::__conformance_cases! { __conformance_tests check [#[ignore = $reason]] $subject }
+    };
     ($subject:expr) => {
-        $crate::__conformance_cases! { __conformance_tests $subject }
+        $crate::__conformance_cases! { __conformance_tests check [] $subject }
     };
 }
 
@@ -98,13 +106,22 @@ macro_rules! __conformance_table {
 #[doc(hidden)]
 #[macro_export]
 macro_rules! __conformance_tests {
-    ([$subject:expr] $($area:ident :: $name:ident $rule:literal;)*) => {
+    ([$check:ident $attributes:tt $subject:expr] $($area:ident :: $name:ident $rule:literal;)*) => {
         $(
-            #[test]
-            fn $name() {
-                $crate::conformance::check(stringify!($name), || $subject);
-            }
+            $crate::__conformance_test! { $check $attributes $name $subject }
         )*
+    };
+}
+
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __conformance_test {
+    ($check:ident [$(#[$attribute:meta])*] $name:ident $subject:expr) => {
+        #[test]
+        $(#[$attribute])*
+        fn $name() {
+            $crate::conformance::$check(stringify!($name), || $subject);
+        }
     };
 }
 
@@ -144,12 +161,24 @@ impl fmt::Debug for Case {
 /// When the provider violates the rule.
 #[track_caller]
 pub fn check<S: Subject>(name: &str, subject: impl FnOnce() -> S) {
+    run_in(tokio::runtime::Builder::new_multi_thread().worker_threads(2), name, subject);
+}
+
+/// As [`check`], on a paused clock.
+///
+/// # Panics
+///
+/// When the provider violates the rule.
+#[track_caller]
+pub fn check_paused<S: Subject>(name: &str, subject: impl FnOnce() -> S) {
+    run_in(tokio::runtime::Builder::new_current_thread().start_paused(true), name, subject);
+}
+
+#[track_caller]
+fn run_in<S: Subject>(runtime: &mut tokio::runtime::Builder, name: &str, subject: impl FnOnce() -> S) {
     let case = Case::named(name).unwrap_or_else(|| panic!("unknown case {name}"));
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap_or_else(|error| panic!("start a tokio runtime: {error}"));
+    let runtime =
+        runtime.enable_all().build().unwrap_or_else(|error| panic!("start a tokio runtime: {error}"));
     let result = runtime.block_on(async {
         let subject: Arc<dyn Subject> = Arc::new(subject());
         let limit = subject.limit() * LIMITS;

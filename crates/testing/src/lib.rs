@@ -18,6 +18,7 @@
 //!
 //! [`conformance!`] checks a provider against the contract, without a control plane: see [`mod@conformance`].
 
+pub mod cloud;
 pub mod conformance;
 pub mod corpus;
 mod eventually;

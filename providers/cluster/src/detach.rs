@@ -25,7 +25,6 @@ use vk_supervisor::Clock;
 use self::inventory::{DetachPlan, Handover, Inventory, OwnedObject};
 pub(crate) use self::namespace_contents::why_in_use;
 use crate::{
-    lower_cluster,
     names::{self, OwnerId},
     namespace_removal::{self, Removal},
     owner_config_map,
@@ -78,7 +77,7 @@ pub struct DetachReport {
 
 /// The id of an upper cluster in a lower cluster: the UID of its namespace `kube-system`.
 pub async fn origin(upper: &Client) -> Result<String, Error> {
-    lower_cluster::cluster_id(upper).await
+    vk_kube::cluster_id::cluster_id(upper).await
 }
 
 /// Removes everything that a virtual node has in the lower cluster, and waits until it is gone. Idempotent.

@@ -9,7 +9,8 @@ use futures::{
 };
 use vk_kube::{Client, ClientOptions, Kind as ErrorKind, UpperCluster};
 use vk_provider::{
-    Abilities, Backend, Config, Context, Error, Factory, Finding, NodeEvent, Result, error::Kind,
+    Abilities, Backend, Config, Context, Error, ExplainRequest, Explanation, Factory, Finding, NodeEvent,
+    Result, error::Kind,
 };
 use vk_supervisor::{Clock, Supervisor};
 
@@ -17,6 +18,7 @@ use crate::{
     config::Settings,
     copies::UpperWatches,
     doctor,
+    explanation::explain,
     lower_cluster::{self, LowerCluster},
     names::OwnerId,
     provider::{ClusterProvider, ClusterProviderOptions},
@@ -107,6 +109,18 @@ impl Factory for ClusterFactory {
             Err(error) => vec![Finding::error("configuration", error.message(), "correct the configuration")],
         }
     }
+
+    async fn explain(
+        &self,
+        config: Config,
+        context: Context,
+        request: ExplainRequest,
+    ) -> Result<Explanation> {
+        let nodes = Settings::read(&config)?.by_node(&context.node_name);
+        // Virtual nodes of one lower cluster differ only in which lower nodes they stand for.
+        let explained = nodes.first().map(|(name, settings)| explain(&request.pod, name, &settings.policy));
+        Ok(explained.unwrap_or_else(Explanation::unchanged))
+    }
 }
 
 impl Backend for ClusterBackend {
@@ -160,7 +174,7 @@ async fn connect(settings: &Settings, upper: &UpperCluster, supervisor: &Supervi
 
 /// The id of the upper cluster.
 async fn cluster_id(upper: &Client) -> Result<String> {
-    lower_cluster::cluster_id(upper).await.map_err(|error| {
+    vk_kube::cluster_id::cluster_id(upper).await.map_err(|error| {
         let denied = matches!(error.kind, ErrorKind::Forbidden | ErrorKind::Unauthorized);
         let hint = if denied {
             ": set `origin` in the configuration of the provider to a name that no other upper cluster of the lower cluster has"

@@ -11,6 +11,7 @@ pub mod dependencies;
 pub mod detach;
 pub mod doctor;
 pub mod events;
+mod explanation;
 pub mod factory;
 mod list_tracker;
 pub mod lower_cluster;

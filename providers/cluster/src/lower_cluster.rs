@@ -25,10 +25,7 @@ use vk_supervisor::Supervisor;
 
 pub use self::references::ObjectUse;
 pub(crate) use self::{
-    copy_watch::CopyListener,
-    event_watch::EventListener,
-    identity::{ClusterIdentity, cluster_id},
-    mirror::ObjectKey,
+    copy_watch::CopyListener, event_watch::EventListener, identity::ClusterIdentity, mirror::ObjectKey,
     probe::ProbeCursor,
 };
 use self::{

@@ -14,7 +14,7 @@ pub enum PodPlan {
     Create,
     /// The lower pod exists.
     Adopt,
-    /// A predecessor of ours has the name and must be gone first.
+    /// A predecessor of ours has the name, or what a trial has left, and must be gone first.
     Await {
         /// The UID of the predecessor.
         uid: String,
@@ -35,13 +35,13 @@ pub fn plan(upper: &Pod, found: Option<&Pod>, owner: &OwnerId, lost: LostPodPoli
     if !owner.owns(&lower.metadata) {
         return PodPlan::Conflict;
     }
-    if is_lower_pod_of(upper, lower) {
+    let going = lower.metadata.deletion_timestamp.is_some();
+    // A trial on this node is over, and the pod is to run here all the same.
+    let is_left = going && upper.metadata.deletion_timestamp.is_none() && !has_run(upper);
+    if is_lower_pod_of(upper, lower) && !is_left {
         return PodPlan::Adopt;
     }
-    PodPlan::Await {
-        uid: lower.metadata.uid.clone().unwrap_or_default(),
-        going: lower.metadata.deletion_timestamp.is_some(),
-    }
+    PodPlan::Await { uid: lower.metadata.uid.clone().unwrap_or_default(), going }
 }
 
 /// Whether a lower pod belongs to this upper pod, and not to one of the same name.
@@ -127,6 +127,19 @@ mod tests {
             "2026-01-01T00:00:00Z".parse().unwrap(),
         ));
         assert_eq!(plan(&upper(&json!({})), Some(&there), &owner(), LostPodPolicy::Fail), awaits(true));
+    }
+
+    #[test]
+    fn what_is_left_of_a_trial_is_awaited_and_a_pod_that_ran_is_not() {
+        let mut there = lower("upper", "node", "u1");
+        there.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).unwrap();
+        let awaits = PodPlan::Await { uid: "l1".to_owned(), going: true };
+        let mut above = upper(&json!({"phase": "Pending"}));
+        assert_eq!(plan(&above, Some(&there), &owner(), LostPodPolicy::Fail), awaits);
+        let ran = upper(&json!({"phase": "Running"}));
+        assert_eq!(plan(&ran, Some(&there), &owner(), LostPodPolicy::Fail), PodPlan::Adopt);
+        above.metadata.deletion_timestamp.clone_from(&there.metadata.deletion_timestamp);
+        assert_eq!(plan(&above, Some(&there), &owner(), LostPodPolicy::Fail), PodPlan::Adopt);
     }
 
     #[test]

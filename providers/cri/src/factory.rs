@@ -148,6 +148,7 @@ mod tests {
             kubelet_port: 10250,
             operating_system: "linux".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
+            cluster: None,
             state_dir: PathBuf::from("/state").join(node),
             shared_dir: PathBuf::from("/state"),
             extensions: vk_provider::Extensions::default(),

@@ -12,7 +12,9 @@ use vk_provider::{Config, Error, Quantity, Result, config::explain};
 
 use crate::{
     ability::fit::FitScript,
+    explanation::FieldScript,
     fault::{Call, Fault},
+    inventory::GroupScript,
     lifecycle::Lifecycle,
     quantity,
     simulator::Cidr,
@@ -40,6 +42,10 @@ pub struct Settings {
     pub volumes: bool,
     /// The socket of the backend process; `None` to keep pods in this process.
     pub backend: Option<PathBuf>,
+    /// What `virtual-kubelet explain-pod` says about fields of the pod spec.
+    pub fields: BTreeMap<String, FieldScript>,
+    /// What `virtual-kubelet groups` lists; `None` if there is nothing to list.
+    pub groups: Option<Vec<GroupScript>>,
 }
 
 /// A section as written by the user.
@@ -59,6 +65,8 @@ struct Section {
     fit: FitScript,
     volumes: bool,
     backend: Option<PathBuf>,
+    fields: BTreeMap<String, FieldScript>,
+    groups: Option<Vec<GroupScript>>,
 }
 
 /// A string, or a number without quotes.
@@ -102,7 +110,7 @@ impl Settings {
 /// value is a map.
 fn is_section(top: &BTreeMap<String, Value>) -> bool {
     top.iter().any(|(key, value)| {
-        matches!(key.as_str(), "others" | "life" | "faults" | "fit")
+        matches!(key.as_str(), "others" | "life" | "faults" | "fit" | "fields")
             || !(value.is_object() || value.is_null())
     })
 }
@@ -144,8 +152,11 @@ impl Section {
         }
         let provider_id = self.provider_id.filter(|id| !id.is_empty());
         self.fit.check().map_err(|why| format!("fit: {why}"))?;
-        let (life, fit, volumes, backend) = (self.life, self.fit, self.volumes, self.backend);
-        Ok(Settings { capacity, provider_id, pod_cidr, life, faults, fit, volumes, backend })
+        for (index, group) in self.groups.iter().flatten().enumerate() {
+            group.check().map_err(|why| format!("groups[{index}].{why}"))?;
+        }
+        let Self { life, fit, volumes, backend, fields, groups, .. } = self;
+        Ok(Settings { capacity, provider_id, pod_cidr, life, faults, fit, volumes, backend, fields, groups })
     }
 }
 

@@ -14,8 +14,10 @@ mod ability;
 mod change_queue;
 mod config;
 mod connection;
+mod explanation;
 mod factory;
 mod fault;
+mod inventory;
 mod lifecycle;
 mod mock;
 mod pod_host;
@@ -33,8 +35,10 @@ pub use vk_supervisor::Clock;
 pub use self::{
     ability::fit::FitScript,
     config::Settings,
+    explanation::FieldScript,
     factory::MockFactory,
     fault::{Call, Fault, Faults},
+    inventory::GroupScript,
     lifecycle::{ANNOTATION_PREFIX, Lifecycle},
     mock::{Builder, Mock},
     pod_host::PodHost,

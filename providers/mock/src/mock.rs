@@ -195,6 +195,13 @@ impl Builder {
         self
     }
 
+    /// Sets whether pods wait for the files of their volumes.
+    #[must_use]
+    pub fn volumes(mut self, volumes: bool) -> Self {
+        self.settings.volumes = volumes;
+        self
+    }
+
     /// Sets the node's address.
     #[must_use]
     pub fn host_ip(self, host_ip: IpAddr) -> Self {

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeMount};
 use parking_lot::Mutex;
 use vk_provider::{
     Error, PodBundle, Resolver, Result,
-    resolve::{ContainerInputs, Facts, File, FileSet},
+    resolve::{ContainerInputs, Facts, File, FileSet, TokenLifetime},
 };
 
 /// How long creation waits for the files of a volume.
@@ -90,8 +90,10 @@ impl ResolvedInputs {
         restarts: i32,
         facts: &Facts,
     ) -> Result<ContainerInputs> {
-        let is_current =
-            |start: &&ContainerStart| *start.container == *container && start.restarts == restarts;
+        // A container that was resolved before the pod had an address starts with the address.
+        let is_current = |start: &&ContainerStart| {
+            *start.container == *container && start.restarts == restarts && !start.inputs.is_deferred()
+        };
         if let Some(start) = self.starts.lock().iter().find(is_current) {
             return Ok(start.inputs.clone());
         }
@@ -157,7 +159,7 @@ impl From<PodBundle> for InputSource {
 
 impl MountedVolume {
     async fn open(bundle: &PodBundle, name: &str) -> Result<Self> {
-        let mut changes = bundle.resolver.volume(name);
+        let mut changes = bundle.resolver.volume(name, TokenLifetime::Specified);
         match tokio::time::timeout(VOLUME_TIMEOUT, changes.next()).await {
             Ok(Some(files)) => Ok(Self { files: files?, changes }),
             Ok(None) => Err(Error::not_found(format!("mount volume {name}: the pod is gone"))),

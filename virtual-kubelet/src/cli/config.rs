@@ -3,10 +3,10 @@
 use anyhow::Context;
 use clap::{Args, Subcommand};
 
-use super::{Failure, Flags, load, output::print};
+use super::{Failure, Flags, load, output::print, placement};
 use crate::{
     Registry,
-    config::{Layer, schema},
+    config::{EffectiveConfig, Layer, schema},
 };
 
 /// Prints or checks the configuration without running anything.
@@ -38,18 +38,40 @@ impl Config {
     pub(super) fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
         match self.subcommand {
             ConfigCommand::Dump(args) => {
-                let config = load(&before.overlaid_with(args.flags), Layer::default(), None, registry)?;
+                let config = load(
+                    &before.overlaid_with(args.flags),
+                    Layer::default(),
+                    Some(placement::variables()?),
+                    registry,
+                )?;
                 let text = serde_saphyr::to_string(&config.to_settings()).context("cannot write YAML")?;
-                Ok(print(&text)?)
+                Ok(print(&(variables(&config) + &text))?)
             }
             ConfigCommand::Schema => {
                 let text = serde_json::to_string_pretty(&schema()).context("cannot write JSON")?;
                 Ok(print(&(text + "\n"))?)
             }
             ConfigCommand::Check(args) => {
-                load(&before.overlaid_with(args.flags), Layer::default(), None, registry)?;
+                load(
+                    &before.overlaid_with(args.flags),
+                    Layer::default(),
+                    Some(placement::variables()?),
+                    registry,
+                )?;
                 Ok(print("ok\n")?)
             }
         }
     }
+}
+
+/// Comments that name the variables that set keys of providers, because a provider's file is not part of the output.
+fn variables(config: &EffectiveConfig) -> String {
+    let mut lines: Vec<String> = Vec::new();
+    for alias in config.nodes.iter().flat_map(|node| &node.provider_variables) {
+        let line = format!("# environment {} sets providerConfig.{}\n", alias.name, alias.key);
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines.concat()
 }

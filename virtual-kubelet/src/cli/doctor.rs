@@ -5,10 +5,19 @@ use std::time::Duration;
 use anyhow::anyhow;
 use clap::Args;
 use serde_json::json;
+use vk_placement::{
+    ask::{AskLimits, FitClient},
+    doctor,
+};
 use vk_provider::{Finding, finding::FindingLevel};
-use vk_supervisor::Supervisor;
+use vk_supervisor::{Clock, Supervisor};
 
-use super::{Failure, Flags, load, output::print};
+use super::{
+    Failure, Flags,
+    connection::{load_without_nodes, with_client},
+    load,
+    output::print,
+};
 use crate::{
     Registry,
     config::Layer,
@@ -18,9 +27,15 @@ use crate::{
 /// Checked by default: whether this machine can run containers without anything installed.
 const PROVIDER: &str = "local";
 
-/// Checks whether the configured providers can run pods here.
+/// Checks whether the configured providers can run pods here, or whether placement is set up.
 #[derive(Debug, Args)]
 pub(super) struct Doctor {
+    /// Check the placement of pods on virtual nodes instead: its policy, process, permissions, extender, and the nodes
+    #[arg(long)]
+    placement: bool,
+    /// With --placement: its namespace [default: kube-system]
+    #[arg(long, value_name = "NAME", env = "VK_PLACEMENT_NAMESPACE")]
+    placement_namespace: Option<String>,
     #[command(flatten)]
     flags: Flags,
 }
@@ -29,37 +44,72 @@ pub(super) struct Doctor {
 
 impl Doctor {
     pub(super) async fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
-        let defaults =
-            if registry.get(PROVIDER).is_some() { json!({ "provider": PROVIDER }) } else { json!({}) };
-        let (base, _) = Layer::from_value(defaults);
-        let config = load(&before.overlaid_with(self.flags), base, None, registry)?;
-        // Without an API server the address is a guess.
-        let detected = address::internal_ip("");
-        let (mut checks, mut failed) = (0, 0);
-        let mut seen = Vec::new();
-        let supervisor = Supervisor::new();
-        for node in &config.nodes {
-            // Check equal nodes once.
-            if seen.contains(&(&node.provider, &node.provider_config)) {
-                continue;
-            }
-            seen.push((&node.provider, &node.provider_config));
-            let Some(factory) = registry.get(&node.provider) else { continue };
-            let context = context(node, detected, &config.state_dir, supervisor.child());
-            let mut findings = factory.examine(node.provider_config.clone(), context).await;
-            if findings.is_empty() {
-                findings.push(Finding::ok("provider", format!("{} has no checks", node.provider)));
-            }
-            for finding in &findings {
-                print(&format!("{finding}\n"))?;
-            }
-            checks += findings.len();
-            failed += findings.iter().filter(|finding| finding.level == FindingLevel::Error).count();
+        let flags = before.overlaid_with(self.flags);
+        if self.placement {
+            examine_placement(&flags, self.placement_namespace, registry).await
+        } else {
+            examine_providers(&flags, registry).await
         }
-        supervisor.shut_down(Duration::from_secs(1)).await;
-        if failed == 0 {
-            return Ok(());
-        }
-        Err(anyhow!("{failed} of {checks} checks failed; pods cannot run here").into())
     }
+}
+
+async fn examine_providers(flags: &Flags, registry: &Registry) -> Result<(), Failure> {
+    let defaults = if registry.get(PROVIDER).is_some() { json!({ "provider": PROVIDER }) } else { json!({}) };
+    let (base, _) = Layer::from_value(defaults);
+    let config = load(flags, base, None, registry)?;
+    // Without an API server the address is a guess.
+    let detected = address::internal_ip("");
+    let (mut checks, mut failed) = (0, 0);
+    let supervisor = Supervisor::new();
+    for node in config.distinct_providers() {
+        let Some(factory) = registry.get(&node.provider) else { continue };
+        let context = context(node, detected, &config.state_dir, supervisor.child());
+        let mut findings = factory.examine(node.provider_config.clone(), context).await;
+        if findings.is_empty() {
+            findings.push(Finding::ok("provider", format!("{} has no checks", node.provider)));
+        }
+        checks += findings.len();
+        failed += print_findings(&findings)?;
+    }
+    supervisor.shut_down(Duration::from_secs(1)).await;
+    verdict(failed, checks, "pods cannot run here")
+}
+
+async fn examine_placement(
+    flags: &Flags,
+    namespace: Option<String>,
+    registry: &Registry,
+) -> Result<(), Failure> {
+    let section = namespace.map(|namespace| json!({ "placement": { "namespace": namespace } }));
+    let extra = section.map(|section| Layer::from_value(section).0);
+    let config = load_without_nodes(flags, extra, registry)?;
+    let findings = with_client(&config, async |client| {
+        let fit_client =
+            FitClient::for_namespace(client.clone(), AskLimits::default(), &config.placement_namespace);
+        let doctor = doctor::Doctor {
+            client,
+            fit_client: &fit_client,
+            namespace: &config.placement_namespace,
+            now: Clock::system().now(),
+        };
+        Ok(doctor.examine().await)
+    })
+    .await?;
+    let failed = print_findings(&findings)?;
+    verdict(failed, findings.len(), "pods are not placed as they should be")
+}
+
+/// Prints them, and returns how many are errors.
+fn print_findings(findings: &[Finding]) -> anyhow::Result<usize> {
+    for finding in findings {
+        print(&format!("{finding}\n"))?;
+    }
+    Ok(findings.iter().filter(|finding| finding.level == FindingLevel::Error).count())
+}
+
+fn verdict(failed: usize, checks: usize, consequence: &str) -> Result<(), Failure> {
+    if failed == 0 {
+        return Ok(());
+    }
+    Err(anyhow!("{failed} of {checks} checks failed; {consequence}").into())
 }

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, path::PathBuf};
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use vk_provider::ConfigAlias;
 
 use crate::config::{
     DEPRECATED_FLAGS, DEPRECATED_VARIABLES, EffectiveConfig, Layer, LayerStack, Problem, ValidationContext,
@@ -32,6 +33,8 @@ pub(super) struct Loaded {
 pub(super) struct Environment<'a> {
     pub(super) providers: &'a [&'a str],
     pub(super) lookup: &'a dyn Fn(&str) -> Option<String>,
+    /// The variables of a provider.
+    pub(super) provider_variables: &'a dyn Fn(&str) -> &'static [ConfigAlias],
     pub(super) root: bool,
 }
 
@@ -43,6 +46,11 @@ impl Flags {
         self.config = later.config.or(self.config);
         self.values.extend(later.values);
         self
+    }
+
+    /// Removes a flag and returns its value, for a command that gives it another meaning.
+    pub(super) fn take(&mut self, flag: &str) -> Option<String> {
+        self.values.remove(flag)?.pop()
     }
 
     /// Loads all layers. `base` has the defaults of the subcommand, `extra` what it adds to the flags.
@@ -75,8 +83,15 @@ impl Flags {
         problems.extend(self.deprecated_flag_problems());
 
         let read = |path: &std::path::Path| std::fs::read_to_string(path);
+        let provider_variables = |provider: &str| {
+            let set =
+                |alias: &ConfigAlias| (environment.lookup)(alias.name).filter(|text| !text.trim().is_empty());
+            let aliases = (environment.provider_variables)(provider);
+            aliases.iter().filter_map(|alias| Some((*alias, set(alias)?))).collect()
+        };
         let host = ValidationContext {
             providers: environment.providers,
+            provider_variables: &provider_variables,
             state_dir: default_state_dir(environment.root, environment.lookup),
             read: &read,
         };

@@ -24,6 +24,12 @@ fn one_line(message: &str) -> String {
     message.lines().map(str::trim).filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
+/// The warnings about flags that were given and have no effect: name, value, and why.
+pub(super) fn obsolete_flags<const N: usize>(flags: [(&str, &Option<String>, &str); N]) -> Vec<String> {
+    let given = flags.into_iter().filter(|(_, value, _)| value.is_some());
+    given.map(|(name, _, why)| format!("--{name} does nothing: {why}")).collect()
+}
+
 /// Formats a table with aligned columns.
 pub(super) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let width = |column: usize| {

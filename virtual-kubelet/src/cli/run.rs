@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 
-use super::{Failure, Flags, load};
+use super::{Failure, Flags, load, placement};
 use crate::{Registry, config::Layer, telemetry};
 
 /// Runs virtual nodes until the process gets a signal.
@@ -33,7 +33,12 @@ impl Run {
     }
 
     pub(super) async fn execute(self, before: Flags, registry: Registry) -> Result<(), Failure> {
-        let config = load(&before.overlaid_with(self.flags), Layer::default(), None, &registry)?;
+        let config = load(
+            &before.overlaid_with(self.flags),
+            Layer::default(),
+            Some(placement::variables()?),
+            &registry,
+        )?;
         let _telemetry = telemetry::init(&config.log).context("start logging")?;
         Box::pin(crate::run::run(config, registry)).await
     }

@@ -2,7 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::PathBuf,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -18,39 +18,47 @@ use vk_server::{
 };
 use vk_supervisor::{Supervisor, task};
 
-use super::{Failure, Flags, load, output::print_diagnostic, placement::ConversionFlags};
+use super::{
+    Failure, Flags,
+    connection::load_without_nodes,
+    output::{obsolete_flags, print_diagnostic},
+    placement::{ConversionFlags, PlacementFlags, TlsFlags, run_alone},
+};
 use crate::{
     Registry,
-    config::{Layer, Problem},
+    config::{Layer, Listen, PlacementPart, Problem, ServerAddr, WEBHOOK_PORT},
     run::Stop,
     telemetry,
 };
 
-/// The port, unless another is given.
-pub(super) const DEFAULT_PORT: u16 = 8444;
 /// How long open requests may take when the process stops.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// Serves the webhook that converts pods, for Kubernetes before 1.36. `placement print policy` prints its configuration.
+///
+/// With a certificate in files it makes no call to the API server. Otherwise it is `placement --webhook-listen` alone, which issues the
+/// certificate, and needs the permissions of `placement print rbac --webhook`.
 #[derive(Debug, Args)]
 pub(super) struct Webhook {
     /// Address to listen on
     #[arg(long, value_name = "IP", default_value_t = Ipv4Addr::UNSPECIFIED.into())]
     address: IpAddr,
     /// Port to listen on
-    #[arg(long, value_name = "PORT", env = "VK_PLACEMENT_WEBHOOK_PORT", default_value_t = DEFAULT_PORT)]
+    #[arg(long, value_name = "PORT", env = "VK_PLACEMENT_WEBHOOK_PORT", default_value_t = WEBHOOK_PORT, value_parser = clap::value_parser!(u16).range(1..))]
     port: u16,
-    /// Certificate (PEM)
-    #[arg(long, value_name = "PATH")]
-    tlscert: Option<PathBuf>,
-    /// Key of the certificate (PEM)
-    #[arg(long, value_name = "PATH")]
-    tlskey: Option<PathBuf>,
+    #[command(flatten)]
+    tls: TlsFlags,
     /// Labels that mean nodes of the upper cluster, in addition to --upper-keys, separated by commas
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     ignore_selector_keys: Vec<String>,
     #[command(flatten)]
     conversion: ConversionFlags,
+    /// Kubeconfig of the cluster, for the certificate that placement issues
+    #[arg(long, value_name = "PATH")]
+    kubeconfig: Option<PathBuf>,
+    /// Namespace of the Leases and the certificates of placement [default: kube-system]
+    #[arg(long, value_name = "NAME", env = "VK_PLACEMENT_NAMESPACE")]
+    placement_namespace: Option<String>,
     #[command(flatten)]
     obsolete: ObsoleteFlags,
 }
@@ -61,8 +69,6 @@ struct ObsoleteFlags {
     #[arg(long = "CA", hide = true)]
     ca: Option<String>,
     #[arg(long, hide = true)]
-    kubeconfig: Option<String>,
-    #[arg(long, hide = true)]
     master: Option<String>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     incluster: Option<String>,
@@ -72,79 +78,91 @@ struct ObsoleteFlags {
 
 impl Webhook {
     pub(super) async fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
-        // Nodes do not matter here, but a configuration has at least one.
-        let provider = registry.names().first().copied().unwrap_or_default();
-        let (base, _) = Layer::from_value(json!({ "provider": provider }));
-        let config = load(&before, base, None, registry)?;
-        let _telemetry = telemetry::init(&config.log).context("start logging")?;
-        for warning in self.obsolete.warnings() {
+        let config = load_without_nodes(&before, Some(self.layer(None)), registry)?;
+        let mut conversion = config.conversion.clone();
+        conversion.upper_keys.extend(self.ignore_selector_keys.iter().cloned());
+        let serving = config.placement.as_ref().and_then(|placement| placement.serving.as_ref());
+        let files = serving.and_then(|serving| serving.certificate.clone());
+        for warning in self.obsolete.warnings(self.kubeconfig.as_deref().filter(|_| files.is_some())) {
             print_diagnostic("warning", &warning);
         }
-        let files = self.certificate_files()?;
-        let certificate = files.read().map_err(|error| problem("tlscert", error.to_string()))?;
-        let serving = ServingCertificate::new(certificate);
-        let tls = tls::server_config(serving.clone()).context("configure TLS")?;
-        let address = SocketAddr::new(self.address, self.port);
-        let listener =
-            TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
-        let mut stop = Stop::listen()?;
-
-        let supervisor = Supervisor::new();
-        let guard = supervisor.clone();
-        supervisor.spawn("certificate", task::Kind::Work, async move {
-            tokio::select! {
-                () = files.follow(serving) => {}
-                () = guard.stopping() => {}
-            }
-        });
-        let router = webhook::router(self.settings());
-        let served = serve_tls(listener, tls, router, ConnectionLimits::default(), supervisor.clone());
-        supervisor.spawn("webhook", task::Kind::Critical, served);
-        info!(%address, "serving the webhook that converts pods");
-        tokio::select! {
-            signal = stop.signal() => info!(signal, "stopping"),
-            () = supervisor.stopping() => {}
-        }
-        supervisor.shut_down(SHUTDOWN).await;
-        Ok(())
-    }
-
-    fn certificate_files(&self) -> Result<CertificateFiles, Failure> {
-        match (&self.tlscert, &self.tlskey) {
-            (Some(cert), Some(key)) => Ok(CertificateFiles { cert: cert.clone(), key: key.clone() }),
-            (None, _) => Err(problem("tlscert", NO_CERTIFICATE.to_owned())),
-            (_, None) => Err(problem("tlskey", NO_CERTIFICATE.to_owned())),
+        if let Some(files) = files {
+            let _telemetry = telemetry::init(&config.log).context("start logging")?;
+            serve(self.listen(), files, conversion).await
+        } else {
+            let layer = self.layer(Some(&conversion.upper_keys));
+            run_alone(&before, layer, Some(PlacementPart::Webhook), registry).await
         }
     }
 
-    fn settings(&self) -> Settings {
-        let mut settings = self.conversion.settings();
-        settings.upper_keys.extend(self.ignore_selector_keys.iter().cloned());
-        settings
+    fn listen(&self) -> Listen {
+        Listen { address: Some(self.address), port: self.port }
+    }
+
+    /// The flags as a layer over the configuration file.
+    fn layer(&self, upper_keys: Option<&[String]>) -> Layer {
+        let placement = PlacementFlags {
+            webhook_listen: Some(ServerAddr(self.listen())),
+            tls: self.tls.clone(),
+            placement_namespace: self.placement_namespace.clone(),
+            ..PlacementFlags::default()
+        };
+        let layer = placement.layer().overlaid_with(self.conversion.layer());
+        let kubeconfig = self.kubeconfig.as_ref().map(|path| json!({ "kubeconfig": path }));
+        let upper_keys = upper_keys.map(|keys| json!({ "placement": { "upperKeys": keys } }));
+        let more = [kubeconfig, upper_keys].into_iter().flatten();
+        more.fold(layer, |layer, value| layer.overlaid_with(Layer::from_value(value).0))
     }
 }
 
-/// API servers call webhooks over TLS only.
-const NO_CERTIFICATE: &str =
-    "is not set: the API server calls webhooks over TLS only; set --tlscert and --tlskey to files in PEM";
+/// Serves the webhook with a certificate in files, without an API server.
+async fn serve(listen: Listen, files: CertificateFiles, conversion: Settings) -> Result<(), Failure> {
+    let certificate = files.read().map_err(|error| {
+        Failure::Configuration(vec![Problem::new("placement.tls.certFile", error.to_string())])
+    })?;
+    let serving = ServingCertificate::new(certificate);
+    let tls = tls::server_config(serving.clone()).context("configure TLS")?;
+    let address =
+        SocketAddr::new(listen.address.unwrap_or_else(|| Ipv4Addr::UNSPECIFIED.into()), listen.port);
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    let mut stop = Stop::listen()?;
 
-fn problem(field: &str, message: String) -> Failure {
-    Failure::Configuration(vec![Problem::new(field, message)])
+    let supervisor = Supervisor::new();
+    let guard = supervisor.clone();
+    supervisor.spawn("certificate", task::Kind::Work, async move {
+        tokio::select! {
+            () = files.follow(serving) => {}
+            () = guard.stopping() => {}
+        }
+    });
+    let router = webhook::router(conversion);
+    let served = serve_tls(listener, tls, router, ConnectionLimits::default(), supervisor.clone());
+    supervisor.spawn("webhook", task::Kind::Critical, served);
+    info!(%address, "serving the webhook that converts pods");
+    tokio::select! {
+        signal = stop.signal() => info!(signal, "stopping"),
+        () = supervisor.stopping() => {}
+    }
+    supervisor.shut_down(SHUTDOWN).await;
+    Ok(())
 }
 
 // === impl ObsoleteFlags ===
 
 impl ObsoleteFlags {
-    fn warnings(&self) -> Vec<String> {
-        const NO_CLIENT: &str = "the webhook makes no call to the API server";
+    /// `kubeconfig` is one that is not needed.
+    fn warnings(&self, kubeconfig: Option<&Path>) -> Vec<String> {
+        const WITH_FILES: &str = "with a certificate in files, the webhook makes no call to the API server";
+        const OTHERWISE: &str =
+            "the kubeconfig or the ServiceAccount of the pod has the address of the API server";
+        let kubeconfig = kubeconfig.map(|path| path.display().to_string());
         let flags = [
             ("CA", &self.ca, "the webhook reveals nothing, and does not ask who calls"),
-            ("kubeconfig", &self.kubeconfig, NO_CLIENT),
-            ("master", &self.master, NO_CLIENT),
-            ("incluster", &self.incluster, NO_CLIENT),
+            ("kubeconfig", &kubeconfig, WITH_FILES),
+            ("master", &self.master, OTHERWISE),
+            ("incluster", &self.incluster, OTHERWISE),
         ];
-        let given = flags.into_iter().filter(|(_, value, _)| value.is_some());
-        given.map(|(name, _, why)| format!("--{name} does nothing: {why}")).collect()
+        obsolete_flags(flags)
     }
 }
 
@@ -177,24 +195,24 @@ mod tests {
             "--master=https://m",
             "--incluster",
         ]);
-        assert_eq!(webhook.port, 443);
-        let settings = webhook.settings();
-        assert!(["type", "clusterID", "pool"].iter().all(|key| settings.is_upper(key)));
-        assert!(!settings.is_upper("disk"));
-        let warnings = webhook.obsolete.warnings();
+        assert_eq!(webhook.listen().to_string(), "0.0.0.0:443");
+        let warnings = webhook.obsolete.warnings(webhook.kubeconfig.as_deref());
         assert_eq!(warnings.len(), 4);
         assert!(warnings.iter().all(|warning| warning.contains(" does nothing: ")), "{warnings:?}");
-        assert_eq!(parse(&[]).obsolete.warnings(), [""; 0]);
+        assert_eq!(parse(&["--kubeconfig=/config"]).obsolete.warnings(None), [""; 0]);
     }
 
     #[test]
-    fn a_certificate_is_needed() {
-        for arguments in [&["--tlskey=/k"][..], &["--tlscert=/c"]] {
-            let Err(Failure::Configuration(problems)) = parse(arguments).certificate_files() else {
-                panic!("{arguments:?} is enough")
-            };
-            assert!(problems[0].to_string().contains("over TLS only"), "{problems:?}");
-        }
-        assert!(parse(&["--tlskey=/k", "--tlscert=/c"]).certificate_files().is_ok());
+    fn flags_are_settings_of_placement() {
+        let webhook =
+            parse(&["--upper-keys=type,pool", "--gates=trial", "--tolerate-lost", "--kubeconfig=/config"]);
+        let expected = json!({
+            "kubeconfig": "/config",
+            "placement": {
+                "webhook": {"listen": "0.0.0.0:8444"},
+                "upperKeys": ["type", "pool"], "gates": "trial", "tolerateLost": true,
+            },
+        });
+        assert_eq!(webhook.layer(None), Layer::from_value(expected).0);
     }
 }

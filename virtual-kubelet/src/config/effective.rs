@@ -4,6 +4,7 @@ use std::{collections::BTreeMap, fmt, net::IpAddr, path::PathBuf, time::Duration
 
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::Value;
+use vk_provider::ConfigAlias;
 
 use super::{
     AdminAddr, GoDuration, Listen,
@@ -11,6 +12,7 @@ use super::{
         AuthSettings, LogSettings, NodeSettings, PodSettings, ProviderConfig, Settings, ShutdownSettings,
         TaintSettings, TlsSettings,
     },
+    placement::Placement,
     value_types::{
         Admission, DaemonSets, ImpersonateNodes, LogFormat, LogLevel, OnShutdown, Os, Port, RefusedPods,
     },
@@ -62,6 +64,12 @@ pub struct EffectiveConfig {
     pub tls: Tls,
     /// Cache lifetimes of authentication and authorization.
     pub auth: Auth,
+    /// The namespace of placement, which may run elsewhere.
+    pub placement_namespace: String,
+    /// How pods are converted for virtual nodes.
+    pub conversion: vk_placement::convert::Settings,
+    /// Placement of pods on virtual nodes. `None`: off.
+    pub placement: Option<Placement>,
 }
 
 /// One node.
@@ -73,6 +81,8 @@ pub struct Node {
     pub provider: String,
     /// The provider's configuration; files have been read.
     pub provider_config: vk_provider::Config,
+    /// The environment variables that set keys of it.
+    pub provider_variables: Vec<ConfigAlias>,
     /// Operating system of its pods.
     pub os: Os,
     /// The DNS domain of the cluster.
@@ -199,11 +209,33 @@ pub struct Auth {
 // === impl EffectiveConfig ===
 
 impl EffectiveConfig {
+    /// One node for each provider with its configuration, for commands that run no nodes.
+    pub(crate) fn distinct_providers(&self) -> Vec<&Node> {
+        let mut distinct: Vec<&Node> = Vec::new();
+        for node in &self.nodes {
+            let same = |other: &&Node| {
+                (&other.provider, &other.provider_config) == (&node.provider, &node.provider_config)
+            };
+            if !distinct.iter().any(same) {
+                distinct.push(node);
+            }
+        }
+        distinct
+    }
+
     /// Converts to the structure of the configuration file, with all defaults. Values in a provider's section that look like
     /// secrets are hidden.
     pub fn to_settings(&self) -> Settings {
         let go = |duration| Some(GoDuration(duration));
         let serving = self.tls.serving.clone();
+        let mut placement = self.placement.as_ref().map(Placement::to_settings).unwrap_or_default();
+        let default = vk_placement::convert::Settings::default();
+        if self.conversion.upper_keys != default.upper_keys {
+            placement.upper_keys = Some(self.conversion.upper_keys.clone());
+        }
+        if self.conversion.tolerate_lost {
+            placement.tolerate_lost = Some(true);
+        }
         Settings {
             kubeconfig: self.kubeconfig.clone(),
             bootstrap_kubeconfig: self.bootstrap_kubeconfig.clone(),
@@ -247,6 +279,7 @@ impl EffectiveConfig {
                 authorized_ttl: go(self.auth.authorized_ttl),
                 unauthorized_ttl: go(self.auth.unauthorized_ttl),
             },
+            placement,
             ..Settings::default()
         }
     }

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use super::{
     AdminAddr, GoDuration,
+    placement::PlacementSettings,
     value_types::{
         Admission, DaemonSets, ImpersonateNodes, LogFormat, LogLevel, NodeName, OnShutdown, Os, Port,
         RefusedPods, TaintEffect,
@@ -140,6 +141,8 @@ pub struct Settings {
     pub tls: TlsSettings,
     /// Cache lifetimes of authentication and authorization for the kubelet API.
     pub auth: AuthSettings,
+    /// Placement of pods on virtual nodes.
+    pub placement: PlacementSettings,
 }
 
 /// A node, or several equal nodes with `count`. Unset fields default to the top level of the file.

@@ -6,7 +6,7 @@ const SUBDOMAIN_MAX: usize = 253;
 const NAME_MAX: usize = 63;
 
 /// Checks a DNS-1123 subdomain: what names of nodes and prefixes of keys must be.
-pub(super) fn check_subdomain(text: &str) -> Result<(), String> {
+pub(crate) fn check_subdomain(text: &str) -> Result<(), String> {
     let part = |part: &str| {
         let inside = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
         !part.is_empty() && part.chars().all(inside) && !part.starts_with('-') && !part.ends_with('-')

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Taint;
 use serde_json::{Map, Value};
+use vk_provider::ConfigAlias;
 
 use super::{
     Listen, NodeName, NodeSettings, Os, Problem, ProviderConfig, Settings, TaintEffect, TaintSettings,
@@ -114,6 +115,8 @@ fn template(
     } else {
         provider_config
     };
+    let (keys, provider_variables) = provider_variables(provider, host, problems);
+    let provider_config = provider_config.with(keys);
     let merged = |common: &BTreeMap<String, String>, own: &BTreeMap<String, String>| {
         common.iter().chain(own).map(|(key, value)| (key.clone(), value.clone())).collect()
     };
@@ -122,6 +125,7 @@ fn template(
         taints,
         provider: provider.to_owned(),
         provider_config,
+        provider_variables,
         os: entry.os.or(settings.os).unwrap_or(Os::Linux),
         cluster_domain: entry
             .cluster_domain
@@ -145,6 +149,37 @@ fn canonical_provider<'a>(provider: &'a str, host: &ValidationContext<'_>) -> &'
 }
 
 /// Top-level options of the provider `cluster`, for tensile-kube's flags.
+/// The keys of a provider's configuration that the environment sets, and the variables.
+fn provider_variables(
+    provider: &str,
+    host: &ValidationContext<'_>,
+    problems: &mut Vec<Problem>,
+) -> (Map<String, Value>, Vec<ConfigAlias>) {
+    let mut section = Map::new();
+    let mut used: Vec<ConfigAlias> = Vec::new();
+    for (alias, text) in (host.provider_variables)(provider) {
+        if used.iter().any(|other| other.key == alias.key) {
+            continue;
+        }
+        match alias.parse(&text) {
+            Ok(Some(value)) => {
+                alias.set(&mut section, value);
+                used.push(alias);
+            }
+            Ok(None) => {}
+            Err(why) => {
+                let problem = Problem::new(format!("providerConfig.{}", alias.key), why)
+                    .from_source(format!("environment {}", alias.name));
+                // Each node with this provider has it.
+                if !problems.contains(&problem) {
+                    problems.push(problem);
+                }
+            }
+        }
+    }
+    (section, used)
+}
+
 fn lower_cluster_options(settings: &Settings) -> Map<String, Value> {
     let kubeconfig = path(settings.client_kubeconfig.as_ref());
     let kubeconfig = kubeconfig.map(|path| ("kubeconfig", path.to_string_lossy().into_owned().into()));

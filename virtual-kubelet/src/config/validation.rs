@@ -7,10 +7,12 @@ use std::{
     time::Duration,
 };
 
+use vk_provider::ConfigAlias;
+
 use super::{
     AdminAddr, Admission, Auth, DaemonSets, DebugEndpoints, EffectiveConfig, GoDuration, ImpersonateNodes,
     LayerStack, Log, LogFormat, OnShutdown, Pods, Problem, RefusedPods, Settings, Shutdown, Streaming,
-    Timing, Tls, lease, listen::Listen, nodes, value_types::LogLevel,
+    Timing, Tls, lease, listen::Listen, nodes, placement, value_types::LogLevel,
 };
 
 /// The Go original's metrics port, and the kubelet's read-only port. On loopback, because callers are not authenticated.
@@ -36,6 +38,8 @@ const UNAUTHORIZED_TTL: Duration = Duration::from_secs(30);
 pub struct ValidationContext<'a> {
     /// The names of the known providers.
     pub providers: &'a [&'a str],
+    /// The environment variables of a provider that are set, with their values: see [`Factory::variables`](vk_provider::Factory::variables).
+    pub provider_variables: &'a dyn Fn(&str) -> Vec<(ConfigAlias, String)>,
     /// The default of `stateDir`: see [`default_state_dir`].
     pub state_dir: PathBuf,
     /// Reads a file that the configuration names.
@@ -91,6 +95,7 @@ fn resolve(
         timeout: or(settings.shutdown.timeout, SHUTDOWN_TIMEOUT),
         node: settings.shutdown.node.unwrap_or(OnShutdown::Leave),
     };
+    let placement = placement::resolve(&settings.placement, problems);
     EffectiveConfig {
         kubeconfig: path(settings.kubeconfig.as_ref()),
         bootstrap_kubeconfig: bootstrap(settings, nodes.len(), shutdown.node, problems),
@@ -135,6 +140,9 @@ fn resolve(
             authorized_ttl: or_default(settings.auth.authorized_ttl, AUTHORIZED_TTL),
             unauthorized_ttl: or_default(settings.auth.unauthorized_ttl, UNAUTHORIZED_TTL),
         },
+        placement_namespace: placement.namespace,
+        conversion: placement.conversion,
+        placement: placement.parts,
     }
 }
 

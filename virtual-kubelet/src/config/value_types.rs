@@ -73,6 +73,28 @@ macro_rules! choice {
 }
 
 choice! {
+    /// How pods with the scheduling gate of placement are placed.
+    Gates {
+        /// They are left alone.
+        Off = "off",
+        /// By what nodes answer.
+        Estimate = "estimate",
+        /// By a trial: the scheduler of the lower cluster has to place a pod first.
+        Trial = "trial",
+    }
+}
+
+choice! {
+    /// Which of several nodes with room is better.
+    Prefer {
+        /// The emptiest.
+        Spread = "spread",
+        /// The fullest.
+        Pack = "pack",
+    }
+}
+
+choice! {
     /// Operating system of a node's pods.
     Os {
         /// Linux.

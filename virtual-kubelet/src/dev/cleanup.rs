@@ -142,6 +142,7 @@ async fn sweep(node: &CleanupNode) -> anyhow::Result<()> {
         kubelet_port: 0,
         operating_system: "linux".to_owned(),
         cluster_domain: String::new(),
+        cluster: None,
         state_dir: node.state_dir.join(&node.name),
         shared_dir: node.state_dir.clone(),
         extensions: vk_provider::Extensions::default(),

@@ -12,13 +12,12 @@ use axum::{
     response::IntoResponse,
     routing::get,
 };
-use prometheus_client::registry::Registry as Counters;
 use tokio::net::TcpListener;
 use tracing::info;
 use vk_server::ConnectionLimits;
 use vk_supervisor::Supervisor;
 
-use super::fleet::Fleet;
+use super::{exposition::Exposition, fleet::Fleet};
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -30,7 +29,7 @@ const HEAD: Duration = Duration::from_secs(10);
 /// Serves until the supervisor stops. The fleet is set after the API server and the backends have answered.
 pub(super) async fn serve(
     listener: TcpListener,
-    counters: Arc<Counters>,
+    exposition: Exposition,
     fleet: Arc<OnceLock<Fleet>>,
     supervisor: Supervisor,
 ) -> std::io::Result<()> {
@@ -38,7 +37,7 @@ pub(super) async fn serve(
     let router = Router::new()
         .route("/healthz", get(async || "ok\n"))
         .route("/readyz", get(async move || ready(fleet.get())))
-        .route("/metrics", get(async move || metrics(&counters)));
+        .route("/metrics", get(async move || metrics(&exposition)));
     let limits = ConnectionLimits {
         connections: 2 * CONNECTIONS,
         unauthorized: CONNECTIONS,
@@ -67,19 +66,12 @@ fn standby_note(nodes: usize) -> String {
     if nodes == 0 { String::new() } else { format!(", standing by for {nodes} of the nodes") }
 }
 
-fn metrics(counters: &Counters) -> impl IntoResponse + use<> {
-    match exposition(counters) {
+fn metrics(exposition: &Exposition) -> impl IntoResponse + use<> {
+    match exposition.encode() {
         Ok(text) => (StatusCode::OK, [(header::CONTENT_TYPE, OPENMETRICS)], text),
         Err(error) => {
             let plain = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
             (StatusCode::INTERNAL_SERVER_ERROR, plain, format!("encode metrics: {error}\n"))
         }
     }
-}
-
-/// All metrics in the OpenMetrics text format.
-pub(super) fn exposition(counters: &Counters) -> Result<String, std::fmt::Error> {
-    let mut text = String::new();
-    prometheus_client::encoding::text::encode(&mut text, counters)?;
-    Ok(text)
 }

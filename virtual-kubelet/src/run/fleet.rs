@@ -1,6 +1,7 @@
 //! All nodes of the process: those of the configuration, and those that backends add and remove.
 
 mod open_backend;
+mod upper_cluster;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,24 +15,30 @@ use futures::{FutureExt as _, StreamExt as _};
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::Mutex;
 use tokio::sync::watch;
-use tracing::{Instrument as _, error, info, info_span, warn};
-use vk_kube::{Client, Identity, ServerVersion, UpperCluster};
+use tracing::{Instrument as _, error, info, info_span};
+use vk_kube::{
+    Client, Identity, Instance, UpperCluster, cluster_id::cluster_id_if_readable, lease::LeaseTimes,
+};
 use vk_node::{
-    node::{self, Controller, Instance, NodeConfig, OnStop, Progress, Settings, SharedNodeWatch},
+    node::{self, Controller, NodeConfig, OnStop, Progress, Settings, SharedNodeWatch},
     pods::{
         self,
         admission::{Checks, RejectionPolicy},
         pod_store::PodStore,
+        shared_trial_watch::SharedTrialWatch,
+        trial::takes_trials,
         watch_pool::PodWatchPool,
     },
     resolve::{Limits, ResolverFactory, ServiceCache, Sources},
 };
+use vk_placement::ask::FitClient;
 use vk_provider::{Backend, Context, Extensions, NodeEvent, Provider};
 use vk_supervisor::{Clock, Supervisor, task};
 
 use self::open_backend::open_backend;
 use super::{
     address,
+    exposition::Exposition,
     hostname::HostnameResolver,
     kubelet::{Kubelets, ServedNode},
     leadership::Leadership,
@@ -48,12 +55,7 @@ use crate::{
 const OUR_LABEL: (&str, &str) = ("type", "virtual-kubelet");
 
 /// The label that names the provider of a node.
-const PROVIDER_LABEL: &str = "virtual-kubelet.io/provider";
-
-/// The feature of nodes that accept exec, attach and port-forward as WebSockets.
-const WEB_SOCKETS: &str = "ExtendWebSocketsToKubelet";
-/// The first version whose API server has a field for declared features.
-const DECLARED_FEATURES_SINCE: ServerVersion = ServerVersion { major: 1, minor: 36 };
+pub(crate) const PROVIDER_LABEL: &str = "virtual-kubelet.io/provider";
 
 /// The nodes. Clones share them.
 #[derive(Clone, Debug, Default)]
@@ -80,6 +82,9 @@ pub(super) struct Means {
     pub(super) readers: NodeImpersonation,
     pub(super) metrics: node::Metrics,
     pub(super) kubelets: Kubelets,
+    /// Asks nodes of this process directly, if it places pods, too.
+    pub(super) fit_client: FitClient,
+    pub(super) exposition: Exposition,
 }
 
 /// What all controllers of this process have in common.
@@ -96,6 +101,7 @@ struct Common {
     restricted: bool,
     shared: Option<SharedNodeWatch>,
     watches: PodWatchPool,
+    trials: SharedTrialWatch,
     services: ServiceCache,
     metrics: node::Metrics,
     supervisor: Supervisor,
@@ -104,6 +110,8 @@ struct Common {
     /// Policies about pods.
     policy: pods::Policy,
     kubelets: Kubelets,
+    fit_client: FitClient,
+    exposition: Exposition,
     hostnames: HostnameResolver,
     /// The kubelet version of the nodes.
     kubelet_version: String,
@@ -133,7 +141,7 @@ impl Fleet {
         supervisor: &Supervisor,
         process: &Supervisor,
     ) -> Result<Self, Failure> {
-        let Means { client, identity, readers, metrics, kubelets } = means;
+        let Means { client, identity, readers, metrics, kubelets, fit_client, exposition } = means;
         let acts_as_nodes = readers == NodeImpersonation::ReadsAndWrites;
         let restricted = identity.node().is_some() || acts_as_nodes;
         // One watch for all nodes if there are several. A node identity has only one node.
@@ -142,10 +150,16 @@ impl Fleet {
             SharedNodeWatch::start(client.clone(), &labels, supervisor)
         });
         let watches = PodWatchPool::new(client.clone(), config.nodes.len(), supervisor);
-        let server = server_version(&client).await;
+        let mut factories = config.nodes.iter().filter_map(|node| registry.get(&node.provider));
+        let is_needed = factories.any(|factory| factory.needs_cluster_id());
+        let cluster_id = async {
+            if is_needed { cluster_id_if_readable(&client, config.startup_timeout).await } else { None }
+        };
+        let (server, cluster) = tokio::join!(upper_cluster::server_version(&client), cluster_id);
         let common = Common {
             services: ServiceCache::new(client.clone(), supervisor),
             watches,
+            trials: SharedTrialWatch::new(client.clone(), supervisor),
             settings: settings(&config),
             restricted,
             shared,
@@ -154,11 +168,13 @@ impl Fleet {
             pods_limit: config.shutdown.timeout / 2,
             policy: policy(&config.pods, restricted),
             acts_as_nodes,
-            upper: upper(&client, readers),
+            upper: upper_cluster::access(&client, readers),
             readers,
             kubelet_version: kubelet_version_beside(server),
-            declared_features: features(server, config.streaming.web_sockets),
+            declared_features: upper_cluster::features(server, config.streaming.web_sockets),
             kubelets,
+            fit_client,
+            exposition,
             hostnames: HostnameResolver::new(),
             client,
         };
@@ -171,7 +187,7 @@ impl Fleet {
             };
             let extensions = Extensions::new().with(common.upper.clone());
             let context = context(&node, detected, &config.state_dir, process.child());
-            let context = Context { extensions, ..context };
+            let context = Context { extensions, cluster: cluster.clone(), ..context };
             let backend = open_backend(factory.as_ref(), &node, &context, config.startup_timeout).await?;
             let checks = checks(config.pods.admission, factory.elastic());
             opened.push((backend, node, context, checks));
@@ -212,7 +228,11 @@ impl Fleet {
     fn take(&self, offer: NodeEvent, node: &config::Node, context: &Context, common: &Common) {
         match offer {
             NodeEvent::Added(name, provider) => self.add(&name, provider, node, context, common),
-            NodeEvent::Removed(name) => self.remove(&name),
+            NodeEvent::Removed(name) => {
+                common.fit_client.remove_local(&name);
+                common.exposition.remove(&name);
+                self.remove(&name);
+            }
         }
     }
 
@@ -234,6 +254,11 @@ impl Fleet {
         };
         let member = Member { supervisor: supervisor.clone(), progress: progress.clone() };
         self.nodes.lock().insert(name.to_owned(), member);
+        // With several replicas, another process may run the node and know more about it.
+        if common.settings.lease.standby.is_none() {
+            common.fit_client.add_local(name, Arc::clone(&provider));
+        }
+        common.exposition.add(name, Arc::clone(&provider));
         self.report(progress.clone(), &common.supervisor);
         let addresses = [context.internal_ip].into_iter().chain(node.external_ip).collect();
         let hostname = common.hostnames.hostname(node.hostname.as_deref(), name, addresses);
@@ -339,36 +364,13 @@ impl Fleet {
     }
 }
 
-/// The access to the cluster that backends may use.
-fn upper(client: &Client, readers: NodeImpersonation) -> UpperCluster {
-    let own = client.clone();
-    UpperCluster::new(client.clone(), move |node| readers.client_for(&own, node))
-}
-
-/// The version of the API server, if it reports one.
-async fn server_version(client: &Client) -> Option<ServerVersion> {
-    match ServerVersion::fetch(client).await {
-        Ok(version) => Some(version),
-        Err(error) => {
-            warn!(%error, "cannot read the version of the API server: the nodes declare no features");
-            None
-        }
-    }
-}
-
-/// The features of our nodes, if the API server has a field for them.
-fn features(server: Option<ServerVersion>, web_sockets: bool) -> Option<BTreeSet<String>> {
-    server.filter(|version| *version >= DECLARED_FEATURES_SINCE)?;
-    Some(web_sockets.then(|| WEB_SOCKETS.to_owned()).into_iter().collect())
-}
-
 fn settings(config: &EffectiveConfig) -> Settings {
     let lease = config.timing.lease;
     Settings {
         ping_interval: config.timing.ping_interval,
         ping_timeout: config.timing.ping_timeout,
         status_interval: config.timing.status_interval,
-        lease: node::LeaseTimes {
+        lease: LeaseTimes {
             duration: lease.duration,
             renew_deadline: lease.renew_deadline,
             standby: lease.leader_elect.then_some(lease.retry_period),
@@ -381,7 +383,7 @@ fn settings(config: &EffectiveConfig) -> Settings {
     }
 }
 
-/// The context in which the backend of a node is opened. `supervisor` owns the backend's tasks.
+/// The context in which the backend of a node is opened, without the cluster. `supervisor` owns the backend's tasks.
 pub(crate) fn context(
     node: &config::Node,
     detected: IpAddr,
@@ -395,6 +397,7 @@ pub(crate) fn context(
         kubelet_port: node.port,
         operating_system: node.os.as_str().to_owned(),
         cluster_domain: node.cluster_domain.clone(),
+        cluster: None,
         state_dir: state_dir.join(&node.name),
         shared_dir: state_dir.to_owned(),
         extensions: Extensions::default(),
@@ -500,6 +503,8 @@ fn pods(
         client: common.client.clone(),
         policy: pods::Policy { host_ips: vec![context.internal_ip.to_string()], ..common.policy.clone() },
         pod_watch: roll.follow(common.watches.for_node(name)),
+        trial_watch: takes_trials(provider.as_ref(), name, common.restricted)
+            .then(|| common.trials.for_node(name)),
         pod_store: roll.clone(),
         node_object: facts,
         audit_failure: watch::Sender::new(None),

@@ -12,7 +12,6 @@ use std::{
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use parking_lot::Mutex;
-use prometheus_client::registry::Registry as Counters;
 use tokio::{
     net::TcpListener,
     sync::{Semaphore, watch},
@@ -30,7 +29,7 @@ use vk_server::{
 use vk_supervisor::{Clock, Supervisor, task};
 
 use super::{
-    admin,
+    exposition::Exposition,
     hostname::Hostname,
     listener::{listen, shown},
 };
@@ -58,7 +57,7 @@ struct Inner {
     authorizer: Arc<Authorizer>,
     client: Client,
     config: EffectiveConfig,
-    counters: Arc<Counters>,
+    exposition: Exposition,
     metrics: Metrics,
     sessions: Arc<Semaphore>,
     fit_queries: Arc<Semaphore>,
@@ -132,7 +131,7 @@ impl Kubelets {
         resources: KubeletResources,
         config: &EffectiveConfig,
         client: &Client,
-        counters: Arc<Counters>,
+        exposition: Exposition,
         metrics: Metrics,
         supervisor: &Supervisor,
     ) -> Self {
@@ -160,7 +159,7 @@ impl Kubelets {
             authorizer: Arc::new(Authorizer::new(reviewer, ttls)),
             client: client.clone(),
             config: config.clone(),
-            counters,
+            exposition,
             metrics,
             sessions: Arc::new(Semaphore::new(Api::DEFAULT_MAX_SESSIONS)),
             fit_queries: Arc::new(Semaphore::new(Api::DEFAULT_MAX_FIT_QUERIES)),
@@ -191,7 +190,7 @@ impl Kubelets {
         };
         let endpoint = Endpoint { port, key: serving.key() };
         let tls = tls::config(serving)?;
-        let counters = Arc::clone(&shared.counters);
+        let exposition = shared.exposition.clone();
         let mut streaming = vk_streaming::SessionLimits::default();
         streaming.idle = shared.config.streaming.idle_timeout;
         streaming.creation = shared.config.streaming.creation_timeout;
@@ -204,7 +203,7 @@ impl Kubelets {
             authorizer: Arc::clone(&shared.authorizer),
             clock: Clock::system(),
             metrics: shared.metrics.clone(),
-            encode_metrics: Arc::new(move || admin::exposition(&counters).unwrap_or_default()),
+            encode_metrics: Arc::new(move || exposition.encode().unwrap_or_default()),
             debug_handlers: DebugHandlers {
                 logs: shared.config.debug.system_logs.clone(),
                 profiling: shared.config.debug.profiling,

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 use tracing::warn;
+use vk_kube::lease::LeaseConflict;
 use vk_node::{
-    node::{Controller, LeaseConflict, Progress},
+    node::{Controller, Progress},
     pods,
 };
 use vk_supervisor::Supervisor;
@@ -99,6 +100,7 @@ impl Leadership {
 #[cfg(test)]
 mod tests {
     use parking_lot::Mutex;
+    use vk_kube::lease::LeaseLock;
     use vk_supervisor::task::Kind;
 
     use super::*;
@@ -113,7 +115,7 @@ mod tests {
     }
 
     fn taken() -> LeaseConflict {
-        LeaseConflict::Lost { node: "n".to_owned(), holder: "another".to_owned() }
+        LeaseConflict::Lost { lock: LeaseLock::Node("n".to_owned()), holder: "another".to_owned() }
     }
 
     #[tokio::test(start_paused = true)]

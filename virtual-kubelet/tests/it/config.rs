@@ -33,6 +33,19 @@ fn flags_win_over_the_environment_and_that_over_the_file() {
 }
 
 #[test]
+fn variables_of_placement_win_over_the_file_of_a_command_without_its_flags() {
+    let file = "provider: mock\nplacement: {gates: estimate, order: [a], namespace: vk}\n";
+    let run = vk(&["config", "dump"]).file(file);
+    let dumped = dump(run.env("VK_PLACEMENT_GATES", "trial").env("VK_PLACEMENT_ORDER", "local,b"));
+    let placement = &dumped["placement"];
+    assert_eq!((&placement["gates"], &placement["namespace"]), (&"trial".into(), &"vk".into()));
+    assert_eq!(placement["order"], serde_json::json!(["local", "b"]));
+    assert_eq!(dump(vk(&["config", "dump"]).file("provider: mock\n"))["placement"]["gates"], Value::Null);
+    let wrong = vk(&["config", "check"]).file(file).env("VK_PLACEMENT_GATES", "maybe");
+    wrong.run().refused(2, &[&["placement", "maybe", "--gates", "VK_PLACEMENT_"]]);
+}
+
+#[test]
 fn the_file_can_be_named_by_a_variable() {
     let run = vk(&["config", "dump"]);
     let path = run.write("other.yaml", "provider: mock\nnodeName: other\n");

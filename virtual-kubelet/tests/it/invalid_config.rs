@@ -29,13 +29,13 @@ fn names_of_nodes() {
 fn providers() {
     flags(
         &["--provider", "mokc"],
-        &["provider:", "`mokc`", "did you mean `mock`?", "known: cluster, cri, local, mock"],
+        &["provider:", "`mokc`", "did you mean `mock`?", "known: cluster, cri, eci, local, mock"],
     );
     file(
         "nodes: [{name: a, provider: zzz}]",
-        &["nodes[0].provider:", "`zzz`", "known: cluster, cri, local, mock"],
+        &["nodes[0].provider:", "`zzz`", "known: cluster, cri, eci, local, mock"],
     );
-    vk(&["run"]).run().refused(2, &[&["provider:", "--provider", "known: cluster, cri, local, mock"]]);
+    vk(&["run"]).run().refused(2, &[&["provider:", "--provider", "known: cluster, cri, eci, local, mock"]]);
     file("providerConfig: nosuch.yaml", &["providerConfig:", "nosuch.yaml", "No such file"]);
     file("providerConfig: .", &["providerConfig:", "cannot read", "directory"]);
     file("providerConfig: 7", &["providerConfig:", "path", "section"]);

@@ -103,15 +103,22 @@ const NOUNS: [&str; 11] = [
 fn allowed(name: &str) -> Option<Vec<&'static str>> {
     let engines = ["vk-pod-engine", "vk-container-group"];
     Some(match name {
-        "vk-provider" => vec!["vk-supervisor"],
+        // The emulator of a cloud knows only its wire protocol: it shares no type and no signer with the provider.
+        "vk-provider" | "vk-eci-emulator" => vec!["vk-supervisor"],
         "vk-supervisor" | "vk-control-plane" => vec![],
         _ if BOTTOM.contains(&name) => vec!["vk-provider"],
         "vk-streaming" => vec!["vk-provider", "vk-spdy"],
         "vk-kube" => vec!["vk-supervisor"],
         "vk-node" | "vk-server" | "vk-placement" => [&BOTTOM[..], &["vk-streaming", "vk-kube"]].concat(),
-        "vk-testing" => vec!["vk-control-plane", "vk-kube", "vk-provider", "vk-supervisor"],
+        "vk-testing" => {
+            vec!["vk-control-plane", "vk-eci-emulator", "vk-kube", "vk-provider", "vk-supervisor"]
+        }
         _ if engines.contains(&name) => vec!["vk-provider", "vk-files", "vk-supervisor"],
         "vk-provider-cluster" => vec!["vk-provider", "vk-supervisor", "vk-fit", "vk-kube", "vk-streaming"],
+        // Providers on container groups may use the client of the streaming protocols, for exec only.
+        "vk-provider-eci" => {
+            [&["vk-provider", "vk-supervisor", "vk-files", "vk-streaming"], &engines[1..]].concat()
+        }
         _ if name.starts_with("vk-provider-") => {
             [&["vk-provider", "vk-supervisor", "vk-files", "vk-fit"], &engines[..]].concat()
         }

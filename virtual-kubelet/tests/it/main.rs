@@ -5,7 +5,9 @@
 
 mod config;
 mod differential;
+mod explain_pod;
 mod flags;
+mod groups;
 mod invalid_config;
 mod layout;
 mod live;

@@ -20,6 +20,8 @@ fn providers_are_listed_in_a_table() {
     assert!(cluster.starts_with("cluster ") && cluster.ends_with("port-forward, stats, fit"), "{text}");
     let cri = lines.next().unwrap();
     assert!(cri.starts_with("cri ") && cri.ends_with("logs, exec, attach, port-forward, stats"), "{text}");
+    let eci = lines.next().unwrap();
+    assert!(eci.starts_with("eci ") && eci.ends_with("logs, exec, stats"), "{text}");
     let local = lines.next().unwrap();
     assert!(
         local.starts_with("local ") && local.ends_with("logs, exec, attach, port-forward, stats"),
@@ -33,7 +35,7 @@ fn providers_are_listed_in_a_table() {
 
 #[test]
 fn an_unknown_provider_ends_with_1_as_in_the_go_original() {
-    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cluster, cri, local, mock"]]);
+    vk(&["providers", "nosuch"]).run().refused(1, &[&["`nosuch`", "known: cluster, cri, eci, local, mock"]]);
     vk(&["providers", "mocc"]).run().refused(1, &[&["`mocc`", "did you mean `mock`?"]]);
 }
 
@@ -211,6 +213,13 @@ fn the_placement_policy_is_printed_for_the_version_of_the_api_server() {
     for words in ["failurePolicy: Ignore", "upperKeys: \"type,pool\""] {
         assert!(open.contains(words), "{words}: {open}");
     }
+    for version in ["1.33", "1.36"] {
+        assert!(!print(&["--server-version", version]).stderr.contains("tested"), "{version}");
+    }
+    let untested = print(&["--server-version", "1.32"]);
+    let warning = "warning: the API server is of version 1.32; placement is tested with 1.33 and later";
+    assert!(untested.stderr.contains(warning), "{untested:#?}");
+    assert!(untested.stdout.contains("kind: MutatingWebhookConfiguration"), "{untested:#?}");
     let older = print(&["--server-version", "1.35"]);
     assert!(older.stdout.contains("kind: MutatingWebhookConfiguration"), "{older:#?}");
     assert!(older.stderr.starts_with("warning: ") && older.stderr.contains("--webhook-ca"), "{older:#?}");
@@ -231,7 +240,69 @@ fn an_api_server_that_does_not_answer_is_an_error_with_a_way_out() {
 }
 
 #[test]
-fn the_webhook_needs_a_certificate() {
-    vk(&["webhook"]).run().refused(2, &[&["tlscert", "over TLS only"]]);
+fn the_webhook_needs_both_files_of_its_certificate_or_an_api_server() {
+    vk(&["webhook", "--tlscert", "a.crt"]).run().refused(2, &[&["placement.tls.keyFile", "set both"]]);
     vk(&["webhook", "--tlscert", "none.crt", "--tlskey", "none.key"]).run().refused(2, &[&["none.crt"]]);
+    let alone =
+        vk(&["webhook", "--kubeconfig", "missing"]).env("VK_METRICS_ADDR", "off").env("VK_LOG_LEVEL", "warn");
+    alone.run().refused(2, &[&["kubeconfig", "missing"]]);
+}
+
+#[test]
+fn placement_says_what_can_be_switched_on_and_what_is_wrong() {
+    vk(&["placement"]).run().refused(2, &[&["placement: is off", "--gates estimate", "--extender-listen"]]);
+    let nonsense = [
+        "placement",
+        "--extender-listen",
+        "127.0.0.1:8443",
+        "--webhook-listen",
+        ":8443",
+        "--server-names",
+        "https://a",
+    ];
+    vk(&nonsense).run().refused(
+        2,
+        &[&["placement.webhook.listen", "another port"], &["placement.tls.serverNames", "https://a"]],
+    );
+    vk(&["extender", "--extender-listen", "8443"]).run().refused(2, &[&["8443", "`:8443`"]]);
+    vk(&["extender", "--tlscert", "none.crt", "--tlskey", "none.key", "--client-ca", "none.crt"])
+        .run()
+        .refused(2, &[&["none.crt"]]);
+}
+
+#[test]
+fn the_configuration_of_a_scheduler_is_printed_with_a_ca_and_without_an_api_server() {
+    let signed = rcgen::generate_simple_self_signed(["a".to_owned()]).unwrap();
+    let print_with = |ca: &str, more: &[&str]| {
+        let client = ["--client-cert", "client.crt", "--client-key", "client.key"];
+        let run = vk(&[&["placement", "print", "scheduler", "--ca", ca][..], &client, more].concat());
+        run.write("ca.crt", &signed.cert.pem());
+        run.write("client.crt", &signed.cert.pem());
+        run.write("client.key", &signed.signing_key.serialize_pem());
+        run.write("empty.crt", "");
+        run.run()
+    };
+    let print = |more: &[&str]| print_with("ca.crt", more);
+    let second = print(&[]).ok();
+    for words in [
+        "schedulerName: \"multicluster\"",
+        "resourceName: \"multicluster\"",
+        "urlPrefix: \"https://virtual-kubelet-placement.kube-system.svc:8443\"",
+        "httpTimeout: 1s",
+    ] {
+        assert!(second.contains(words), "{words}: {second}");
+    }
+    let existing =
+        print(&["--scheduler-name", "default-scheduler", "--url", "https://[fd00::1]:443/", "--weight", "9"])
+            .ok();
+    assert!(
+        existing.contains("urlPrefix: \"https://[fd00::1]:443\"") && existing.contains("weight: 9"),
+        "{existing}"
+    );
+    assert!(!existing.contains("leaderElection"), "{existing}");
+    print_with("empty.crt", &[]).refused(2, &[&["empty.crt", "no certificate"]]);
+    print_with("missing.crt", &[]).refused(1, &[&["missing.crt"]]);
+    print(&["--url", "http://a:1"]).refused(2, &[&["http://a:1", "https://host:port"]]);
+    print(&["--scheduler-name", "a b"]).refused(2, &[&["a b"]]);
+    print(&["--weight", "0"]).refused(2, &[&["1..=1000"]]);
 }

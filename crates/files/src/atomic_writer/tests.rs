@@ -7,6 +7,7 @@ use std::{
 
 use bytes::Bytes;
 use proptest::prelude::*;
+use vk_provider::resolve::Origin;
 
 use super::*;
 
@@ -15,11 +16,12 @@ fn now() -> Timestamp {
 }
 
 fn file(content: &str) -> File {
-    File { content: Bytes::copy_from_slice(content.as_bytes()), mode: 0o644, owner: None }
+    File::new(Bytes::copy_from_slice(content.as_bytes()), 0o644, Origin::ConfigMap)
 }
 
 fn set(files: &[(&str, &str)]) -> FileSet {
-    FileSet { files: files.iter().map(|(path, content)| ((*path).to_owned(), file(content))).collect() }
+    let files = files.iter().map(|(path, content)| ((*path).to_owned(), file(content))).collect();
+    FileSet { files, expires: None }
 }
 
 /// Stops the other thread, also when this one panics.
@@ -368,6 +370,7 @@ fn paths() -> impl Strategy<Value = FileSet> {
     let path = "[abc.]{1,3}(/[ab.]{1,3}){0,2}";
     prop::collection::btree_map(path, "[xyz]{0,3}", 0..6).prop_map(|files| FileSet {
         files: files.into_iter().map(|(path, content)| (path, file(&content))).collect(),
+        expires: None,
     })
 }
 

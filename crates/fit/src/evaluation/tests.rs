@@ -40,6 +40,23 @@ fn each_pod_is_evaluated_as_if_those_before_it_were_present() {
 }
 
 #[test]
+fn one_node_alone_answers_as_if_there_were_no_other() {
+    let mut snapshot = three_nodes();
+    snapshot.apply_pod(&bound(&cpu_pod("x", "2"), "b"));
+    let pods = [cpu_pod("p", "1"), cpu_pod("q", "1"), cpu_pod("r", "1")];
+    let full = "0 of 1 lower nodes (1 insufficient cpu)";
+    let expected = ["fits (room for 2, 75% full)", "fits (room for 1, 100% full)", full];
+    assert_eq!(shown(&snapshot.fit_on("b", &pods)), expected);
+    assert_eq!(shown(&snapshot.fit_on("a", &pods[..1])), ["fits (room for 4, 25% full)"]);
+    for name in ["a", "b", "c"] {
+        let is_it = |labels: LabelLookup<'_>| labels("kubernetes.io/hostname") == Some(name);
+        let query = Query { pods: &pods, nodes: Some(&is_it), ..Query::default() };
+        assert_eq!(snapshot.fit_on(name, &pods), snapshot.fit(&query));
+    }
+    assert_eq!(shown(&snapshot.fit_on("none", &pods[..1])), ["no nodes"]);
+}
+
+#[test]
 fn a_refused_pod_takes_no_room_from_those_after_it() {
     let snapshot = three_nodes();
     let pods = [cpu_pod("large", "5"), cpu_pod("small", "4"), cpu_pod("tiny", "1"), cpu_pod("last", "4")];
@@ -261,6 +278,60 @@ fn any_number_of_different_pods_that_wait_is_bounded() {
     let unknown = "unknown: too many different pods that wait for a node";
     assert_eq!(fit(&snapshot, &cpu_pod("p", "1")).to_string(), unknown);
     assert!(matches!(fit(&snapshot, &cpu_pod("p", "5")), Verdict::Refused { .. }));
+}
+
+#[test]
+fn pods_of_too_many_kinds_are_unknown() {
+    let large = json!({"status": {"allocatable": {"cpu": "1000", "pods": "10000"}}});
+    let snapshot = snapshot(&[node("a", large)]);
+    let kinds = |count: usize| -> Vec<Arc<Pod>> {
+        (1..=count).map(|number| cpu_pod(&format!("k{number}"), &format!("{number}m"))).collect()
+    };
+    let evaluate = |held: &[Arc<Pod>], pods: &[Arc<Pod>]| {
+        snapshot.fit(&Query { held, pods, ..Query::default() }).pop().unwrap()
+    };
+    let unknown = Verdict::unknown("pods of too many kinds in one question");
+    let (all, more) = (kinds(MAX_KINDS), kinds(MAX_KINDS + 1));
+    assert!(evaluate(&all[1..], &[cpu_pod("p", "1")]).fits());
+    assert!(evaluate(&[], &all).fits());
+    assert_eq!(evaluate(&all, &[cpu_pod("p", "1")]), unknown, "there is no space for another one");
+    assert_eq!(evaluate(&[], &more), unknown);
+    let known = cpu_pod("p", "1m");
+    assert_eq!(evaluate(&more, std::slice::from_ref(&known)), unknown, "a held pod may take the room");
+    let large = cpu_pod("p", "1001");
+    assert!(matches!(
+        evaluate(&[&[Arc::clone(&large)], &more[..]].concat(), &[large]),
+        Verdict::Refused { .. }
+    ));
+}
+
+#[test]
+fn names_of_resources_that_only_a_query_has_are_not_confused_with_others() {
+    let gpu = json!({"status": {"allocatable": {"example.com/gpu": "2"}}});
+    let mut snapshot = snapshot(&[node("a", gpu)]);
+    let requesting = |name: &str, resource: &str| {
+        let requests = json!({"requests": {resource: "1"}});
+        pod(name, json!({"spec": {"containers": [{"name": "main", "resources": requests}]}}))
+    };
+    // Its name is given up again, and its id is free.
+    snapshot.apply_pod(&bound(&requesting("gone", "example.com/gone"), "a"));
+    snapshot.remove_pod("gone");
+    snapshot.repair();
+    let pods = ["example.com/x", "example.com/gpu", "example.com/y", "example.com/x", "example.com/gpu"]
+        .map(|resource| requesting("p", resource));
+    let verdicts = shown(&snapshot.fit(&Query {
+        held: &[requesting("h", "example.com/z")],
+        pods: &pods,
+        ..Query::default()
+    }));
+    let expected = [
+        "0 of 1 lower nodes (1 insufficient example.com/x)",
+        "fits (room for 2, 50% full)",
+        "0 of 1 lower nodes (1 insufficient example.com/y)",
+        "0 of 1 lower nodes (1 insufficient example.com/x)",
+        "fits (room for 1, 100% full)",
+    ];
+    assert_eq!(verdicts, expected);
 }
 
 #[test]

@@ -4,5 +4,6 @@
 #![allow(clippy::unwrap_used)]
 
 mod csr;
+mod election;
 mod event;
 mod impersonation;

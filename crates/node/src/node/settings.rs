@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lease::LeaseTimes;
+use vk_kube::lease::LeaseTimes;
 
 /// Intervals and policies of a node.
 #[derive(Clone, Debug, PartialEq)]

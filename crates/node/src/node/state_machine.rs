@@ -13,22 +13,22 @@ use k8s_openapi::api::{coordination::v1::Lease, core::v1::Node};
 use rand::{RngExt as _, rngs::StdRng};
 use serde_json::Value;
 use tracing::{debug, info, warn};
-use vk_kube::{Error, Kind};
+use vk_kube::{
+    Error, Instance, Kind,
+    lease::{LeaseCall, LeaseConflict, LeaseLock, Renewer, WriteDeadline},
+};
 use vk_provider::{
     EventKind,
     node::{Condition, ConditionStatus},
 };
-use vk_supervisor::Backoff;
+use vk_supervisor::{Backoff, Now};
 
 use super::{
     desired::{DesiredNode, ready},
     go_migration,
-    instance::Instance,
-    lease::{LeaseCall, LeaseConflict, Renewer, WriteDeadline},
     ping::{PingResult, Pinger},
     settings::{OnStop, Settings},
 };
-use crate::now::Now;
 
 pub use self::call::NodeCall;
 
@@ -91,7 +91,6 @@ struct LastWrite {
 
 /// The state of one node's controller.
 pub struct NodeStateMachine {
-    name: String,
     settings: Settings,
     desired: Box<DesiredNode>,
     pinger: Pinger,
@@ -131,9 +130,8 @@ impl NodeStateMachine {
         rng: StdRng,
     ) -> Self {
         Self {
-            name: name.to_owned(),
             pinger: Pinger::new(settings.ping_interval, settings.ping_timeout),
-            lease: Renewer::new(name.to_owned(), instance, settings.lease),
+            lease: Renewer::new(LeaseLock::Node(name.to_owned()), instance, settings.lease),
             settings,
             desired: Box::new(desired),
             node: ObservedNode::Unknown,
@@ -181,9 +179,6 @@ impl NodeStateMachine {
             }
             Event::LeaseAnswer(call, answer) => {
                 let answer = answer.map(|lease| lease.map(|lease| *lease));
-                if let Err(error) = &answer {
-                    self.log_lease_error(error);
-                }
                 if let Err(conflict) =
                     self.lease.on_answer(now.elapsed, now.wall, &call, answer, &mut self.rng)
                 {
@@ -282,16 +277,6 @@ impl NodeStateMachine {
         }
     }
 
-    /// Logs a failed lease call. Conflicts and a missing lease are normal; any other error is a warning the first time.
-    fn log_lease_error(&self, error: &Error) {
-        let usual = matches!(error.kind, Kind::NotFound | Kind::Conflict | Kind::AlreadyExists);
-        if !usual && !self.lease.is_failing() {
-            warn!(kind = %error.kind, %error, "call on the node's lease failed; retrying");
-        } else {
-            debug!(kind = %error.kind, %error, "call on the node's lease failed");
-        }
-    }
-
     fn on_node_written(&mut self, now: Now, call: &NodeCall, node: &Arc<Node>, actions: &mut Vec<Action>) {
         match call {
             NodeCall::Create(_) => {
@@ -381,9 +366,9 @@ impl NodeStateMachine {
         if self.stopping {
             return self.advance_shutdown(now, actions);
         }
-        if self.lease.has_expired(now) {
+        if let Err(expired) = self.lease.check_expiry(now) {
             self.finished = true;
-            return actions.push(Action::GiveUp(LeaseConflict::Expired { node: self.name.clone() }));
+            return actions.push(Action::GiveUp(expired));
         }
         if self.pinger.start_if_due(now.elapsed) {
             actions.push(Action::Ping);

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{NodeAddress, Taint};
 use vk_provider::{
     NodeTemplate, Provider,
     node::{Condition, ConditionStatus, System},
-    placement::{FIT, PLACEMENT_ANNOTATION, SERVING_KEY_ANNOTATION},
+    placement::{FIT, PLACEMENT_ANNOTATION, SERVING_KEY_ANNOTATION, TRIAL},
 };
 
 /// Excludes the node from load balancers: legacy key.
@@ -107,12 +107,18 @@ impl NodeConfig {
 
 /// Declares what placement can ask of the node. It must know the key of the server that it asks, so a node without one declares nothing. Only
 /// we set these annotations, neither the provider nor the user.
-pub(super) fn declare_placement(template: &mut NodeTemplate, has_fit: bool, serving_key: Option<&str>) {
+pub(super) fn declare_placement(
+    template: &mut NodeTemplate,
+    has_fit: bool,
+    takes_trials: bool,
+    serving_key: Option<&str>,
+) {
     let annotations = &mut template.annotations;
     annotations.remove(PLACEMENT_ANNOTATION);
     annotations.remove(SERVING_KEY_ANNOTATION);
     if let (true, Some(key)) = (has_fit, serving_key) {
-        annotations.insert(PLACEMENT_ANNOTATION.to_owned(), FIT.to_owned());
+        let entries = if takes_trials { format!("{FIT},{TRIAL}") } else { FIT.to_owned() };
+        annotations.insert(PLACEMENT_ANNOTATION.to_owned(), entries);
         annotations.insert(SERVING_KEY_ANNOTATION.to_owned(), key.to_owned());
     }
 }
@@ -188,21 +194,25 @@ mod tests {
 
     #[test]
     fn a_node_declares_fit_only_together_with_the_key_of_its_server() {
-        let declared = |has_fit: bool, key: Option<&str>| {
+        let declared = |has_fit: bool, takes_trials: bool, key: Option<&str>| {
             let mut template = NodeTemplate::default();
             let forged =
                 [(PLACEMENT_ANNOTATION, "fit"), (SERVING_KEY_ANNOTATION, "forged"), ("other", "stays")];
             template.annotations.extend(forged.map(|(key, value)| (key.to_owned(), value.to_owned())));
-            declare_placement(&mut template, has_fit, key);
+            declare_placement(&mut template, has_fit, takes_trials, key);
             assert_eq!(template.annotations.remove("other").as_deref(), Some("stays"));
             template.annotations.into_iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>()
         };
         assert_eq!(
-            declared(true, Some("sha256:12")),
+            declared(true, false, Some("sha256:12")),
             ["virtual-kubelet.io/placement=fit", "virtual-kubelet.io/serving-key=sha256:12"]
         );
-        assert_eq!(declared(true, None), Vec::<String>::new());
-        assert_eq!(declared(false, Some("sha256:12")), Vec::<String>::new());
+        assert_eq!(
+            declared(true, true, Some("sha256:12")),
+            ["virtual-kubelet.io/placement=fit,trial", "virtual-kubelet.io/serving-key=sha256:12"]
+        );
+        assert_eq!(declared(true, true, None), Vec::<String>::new());
+        assert_eq!(declared(false, true, Some("sha256:12")), Vec::<String>::new());
     }
 
     #[test]

@@ -2,11 +2,12 @@
 //!
 //! A task that panics or does not end answers with an error, as if the other side had failed: nothing waits for ever.
 
-use std::{collections::HashMap, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt::Debug, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use futures::{FutureExt as _, StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, ObjectReference, Pod};
 use rand::{SeedableRng as _, rngs::StdRng};
+use serde::Serialize;
 use tokio::{
     sync::{OwnedSemaphorePermit, mpsc, watch as latest},
     task::{AbortHandle, JoinSet},
@@ -15,7 +16,7 @@ use tokio::{
 use tracing::warn;
 use vk_kube::{Client, Kind as ApiKind, Objects, Patch, Recorder, Slim, event::Severity};
 use vk_provider::{Changes, Error, EventKind, PodBundle, PodEvent, PodRef, Provider, Resolver as _};
-use vk_supervisor::{Clock, Supervisor, task};
+use vk_supervisor::{Clock, Now, Supervisor, task};
 
 use super::{
     Controller, Policy,
@@ -29,10 +30,7 @@ use super::{
     watch_audit::{AuditFailure, read_live},
     write_permits::WritePermits,
 };
-use crate::{
-    now::Now,
-    resolve::{PodResolver, ResolverFactory},
-};
+use crate::resolve::{PodResolver, ResolverFactory};
 
 /// How long a lifecycle call may take: a backend that pulls images in it is slow, but one that never answers is broken.
 const CALL_LIMIT: Duration = Duration::from_mins(15);
@@ -96,6 +94,8 @@ impl Controller {
             }
         };
         let mut pod_watch = self.pod_watch.ready_chunks(CHUNK);
+        let mut trial_watch =
+            self.trial_watch.unwrap_or_else(|| stream::pending().boxed()).ready_chunks(CHUNK);
         let mut resolver_events = self.resolvers.take_events();
         let mut node_object = self.node_object.clone();
         let events = start_event_writer(&self.client, &self.node, &policy, &supervisor);
@@ -128,6 +128,7 @@ impl Controller {
                     publish_audit(&self.audit_failure, &batch);
                     driver.handle(batch.into_iter().map(Input::Watch));
                 }
+                Some(batch) = trial_watch.next() => driver.handle(batch.into_iter().map(Input::TrialWatch)),
                 Some(batch) = changes.next() => match batch {
                     Some(batch) => driver.handle(batch.into_iter().map(Input::Provider)),
                     None => driver.handle([Input::ProviderStreamEnded]),
@@ -362,13 +363,8 @@ impl PodDriver {
             };
             let request = async {
                 match write {
-                    PodWrite::Status(patch) => {
-                        let patched = pods.patch_status(&pod.name, Patch::Strategic(patch.as_ref())).await;
-                        patched.map(|Slim(mut pod)| {
-                            trim(&mut pod);
-                            Some(Arc::new(pod))
-                        })
-                    }
+                    PodWrite::Status(patch) => patch_status(&pods, &pod.name, patch.as_ref()).await.map(Some),
+                    PodWrite::Trial(patch) => patch_status(&pods, &pod.name, patch.as_ref()).await.map(Some),
                     PodWrite::Remove => {
                         pods.delete_with_grace(&pod.name, &pod.uid, Duration::ZERO).await.map(|()| None)
                     }
@@ -399,6 +395,17 @@ impl PodDriver {
         };
         self.events.push(about, severity, reason.into_owned(), message);
     }
+}
+
+/// Patches the status of a pod. Returns the pod as it is then.
+async fn patch_status(
+    pods: &Objects<Slim<Pod>>,
+    name: &str,
+    patch: &(impl Serialize + Debug),
+) -> Result<Arc<Pod>, vk_kube::Error> {
+    let Slim(mut pod) = pods.patch_status(name, Patch::Strategic(patch)).await?;
+    trim(&mut pod);
+    Ok(Arc::new(pod))
 }
 
 /// Runs a future. A panic in it, also while it is dropped, is an error, and so is an end that does not come in time.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::digest::ValueDigest;
+use super::{digest::ValueDigest, trial::is_about_trial};
 
 /// The parts of a pod that Kubernetes lets change while it runs and that concern the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,11 +16,11 @@ pub(crate) struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of a pod. Annotations and labels that the provider has `published` itself are left out.
+    /// The fingerprint of a pod. Annotations and labels that the provider has `published` itself, and those about trials, are left out.
     pub(crate) fn of(pod: &Pod, published: &BTreeSet<String>) -> Self {
         let spec = pod.spec.as_ref();
         let news = |all: &BTreeMap<String, String>| -> Vec<(String, String)> {
-            let all = all.iter().filter(|(key, _)| !published.contains(*key));
+            let all = all.iter().filter(|(key, _)| !published.contains(*key) && !is_about_trial(key));
             all.map(|(key, value)| (key.clone(), value.clone())).collect()
         };
         let images: Vec<_> = containers(pod).map(|(_, one)| (&one.name, &one.image)).collect();

@@ -21,6 +21,7 @@ use rand::rngs::StdRng;
 use tracing::{debug, info, warn};
 use vk_kube::Error as ApiError;
 use vk_provider::{ObservedPod, PodChange, PodEvent, PodRef};
+use vk_supervisor::Now;
 
 use self::{
     effect::{Completion, EffectId, EffectIds, EffectResult, PodEffect, PodEventRecord},
@@ -32,11 +33,11 @@ use super::{
     admission::NodeAdmission,
     container_events::ProviderEventReasons,
     orphans::Orphans,
+    trial::Assignment,
     watch::PodWatchEvent,
     watch_audit::{AuditFinding, PodVersions, WatchAudit},
-    worker::{Event, ProviderFailure, Worker, WorkerContext},
+    worker::{Event, ProviderFailure, Worker, WorkerContext, version},
 };
-use crate::now::Now;
 
 /// The polling period of a provider whose stream of changes has ended.
 const POLL: Duration = Duration::from_secs(5);
@@ -46,6 +47,8 @@ const POLL: Duration = Duration::from_secs(5);
 pub(super) enum Input {
     /// The watch of the node's pods shows something.
     Watch(PodWatchEvent),
+    /// The watch of the pods on trial on the node shows something.
+    TrialWatch(PodWatchEvent),
     /// The provider reports a change.
     Provider(PodChange),
     /// The provider's stream of changes has ended.
@@ -90,6 +93,8 @@ pub(super) struct PodReconciler {
     synced: bool,
     /// Pods that were seen since the list in progress began.
     in_list: Option<HashSet<Arc<str>>>,
+    /// The same for pods on trial.
+    in_trial_list: Option<HashSet<Arc<str>>>,
 }
 
 // === impl PodReconciler ===
@@ -111,6 +116,7 @@ impl PodReconciler {
             provider_list: ProviderList::new(),
             synced: false,
             in_list: None,
+            in_trial_list: None,
         }
     }
 
@@ -131,6 +137,7 @@ impl PodReconciler {
         let mut pass = Pass { reconciler: self, now, effects };
         match input {
             Input::Watch(event) => pass.watch_event(event),
+            Input::TrialWatch(event) => pass.trial_event(event),
             Input::Provider(change) => pass.provider_changed(change),
             Input::ProviderStreamEnded => pass.poll_provider(),
             Input::ResolverEvent(event) => pass.record_event(event),
@@ -161,12 +168,14 @@ struct Pass<'a> {
 impl Pass<'_> {
     /// Hands an event to the worker of a pod, if there is one.
     fn dispatch(&mut self, uid: &str, event: Event) {
-        let PodReconciler { policy, rng, ids, workers, timers, admission, writes, provider_events, .. } =
-            &mut *self.reconciler;
+        let PodReconciler {
+            node, policy, rng, ids, workers, timers, admission, writes, provider_events, ..
+        } = &mut *self.reconciler;
         let Some(entry) = workers.get_mut(uid) else { return };
         let publish = matches!(event, Event::Applied(_) | Event::WriteCompleted(..));
         let (now, effects) = (self.now, &mut *self.effects);
-        let mut cx = WorkerContext { now, policy, rng, ids, admission, writes, provider_events, effects };
+        let mut cx =
+            WorkerContext { now, node, policy, rng, ids, admission, writes, provider_events, effects };
         let before = cx.effects.len();
         entry.worker.handle(&mut cx, event);
         if let Some(pod) = entry.worker.desired().filter(|_| publish) {
@@ -250,13 +259,51 @@ impl Pass<'_> {
                 self.reconciler.synced = true;
                 self.reconciler.audit.listed();
                 let Some(listed) = self.reconciler.in_list.take() else { return };
-                let workers = self.reconciler.workers.keys();
-                let gone: Vec<Arc<str>> = workers.filter(|uid| !listed.contains(*uid)).cloned().collect();
-                for uid in gone {
+                for uid in self.workers_not_in(&listed, Worker::is_bound) {
                     self.dispatch(&uid, Event::Gone);
                 }
             }
         }
+    }
+
+    /// An event of the watch by the trial label. Pods that are bound are the other watch's.
+    fn trial_event(&mut self, event: PodWatchEvent) {
+        match event {
+            PodWatchEvent::Restarted => self.reconciler.in_trial_list = Some(HashSet::new()),
+            PodWatchEvent::Applied(pod) => {
+                let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                if let Some((listed, uid)) =
+                    self.reconciler.in_trial_list.as_mut().zip(pod.metadata.uid.as_deref())
+                {
+                    listed.insert(uid.into());
+                }
+                match Assignment::of(&pod, &self.reconciler.node, self.now) {
+                    Assignment::Bound => {}
+                    Assignment::NotOurs => self.dispatch(uid, Event::Released(version(&pod))),
+                    Assignment::OnTrial { .. } | Assignment::TrialOver => self.apply(pod),
+                }
+            }
+            PodWatchEvent::Deleted(pod) => {
+                let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+                if self.reconciler.workers.get(uid).is_some_and(|entry| entry.worker.is_trial()) {
+                    self.dispatch(uid, Event::Released(version(&pod)));
+                }
+            }
+            PodWatchEvent::Listed => {
+                let Some(listed) = self.reconciler.in_trial_list.take() else { return };
+                for uid in self.workers_not_in(&listed, Worker::is_trial) {
+                    self.dispatch(&uid, Event::Released(None));
+                }
+            }
+            PodWatchEvent::Versions(_) | PodWatchEvent::AuditFailed(_) => {}
+        }
+    }
+
+    /// The pods with a worker that a list does not have, of those that belong to it.
+    fn workers_not_in(&self, listed: &HashSet<Arc<str>>, belongs: impl Fn(&Worker) -> bool) -> Vec<Arc<str>> {
+        let workers = self.reconciler.workers.iter();
+        let missing = workers.filter(|(uid, entry)| belongs(&entry.worker) && !listed.contains(*uid));
+        missing.map(|(uid, _)| Arc::clone(uid)).collect()
     }
 
     /// A version of a pod of this node.
@@ -384,7 +431,7 @@ impl Pass<'_> {
     fn audit_watch(&mut self, versions: &PodVersions) {
         let reconciler = &mut *self.reconciler;
         if reconciler.synced && reconciler.in_list.is_none() {
-            let known = reconciler.workers.values();
+            let known = reconciler.workers.values().filter(|entry| entry.worker.is_bound());
             let known = known.map(|entry| (entry.worker.pod(), entry.worker.known_version()));
             reconciler.audit.compare(versions, known);
             self.read_audited();
@@ -409,15 +456,16 @@ impl Pass<'_> {
     }
 
     fn orphan_checked(&mut self, pod: PodRef, result: Result<Option<Box<Pod>>, ApiError>) {
-        match result {
-            Ok(found) if self.reconciler.orphans.checked(&pod, found.as_deref()) => {
-                warn!(%pod, "cleaning up a pod that the API server does not have");
-                let uid = Arc::clone(&pod.uid);
-                let adopted = self.ensure_worker(pod);
-                self.dispatch(&uid, Event::Adopted(adopted.unwrap_or_default()));
-            }
-            Ok(_) => {}
-            Err(error) => debug!(%pod, %error, "cannot check whether the API server has the pod"),
+        let reconciler = &mut *self.reconciler;
+        let found = match result {
+            Ok(found) => found,
+            Err(error) => return debug!(%pod, %error, "cannot check whether the pod is this node's"),
+        };
+        if let Some(reason) = reconciler.orphans.checked(&pod, &reconciler.node, found.as_deref()) {
+            warn!(%pod, %reason, "cleaning up a pod that the provider has and this node should not run");
+            let uid = Arc::clone(&pod.uid);
+            let adopted = self.ensure_worker(pod);
+            self.dispatch(&uid, Event::Adopted(adopted.unwrap_or_default()));
         }
     }
 

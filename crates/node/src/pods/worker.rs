@@ -21,6 +21,7 @@ mod status_refresh;
 mod status_source;
 mod status_writer;
 mod termination;
+mod trial;
 
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
@@ -29,6 +30,7 @@ use k8s_openapi::api::core::v1::Pod;
 use rand::rngs::StdRng;
 use vk_kube::{Error as ApiError, Kind as ApiKind};
 use vk_provider::{EventKind, PodRef};
+use vk_supervisor::Now;
 
 use self::{
     admission::{Admission, PodFailure, StartFailure},
@@ -52,9 +54,9 @@ use super::{
         write_queue::WriteQueue,
     },
     status::MetadataChanges,
+    trial::Assignment,
     watch_audit::KnownVersion,
 };
-use crate::now::Now;
 
 pub(super) use self::desired::version;
 pub(crate) use self::event::{Event, ProviderFailure};
@@ -62,6 +64,8 @@ pub(crate) use self::event::{Event, ProviderFailure};
 /// What a worker uses while it handles an event: the time, and what belongs to the node as a whole.
 pub(super) struct WorkerContext<'a> {
     pub(super) now: Now,
+    /// The node's name.
+    pub(super) node: &'a str,
     pub(super) policy: &'a Policy,
     pub(super) rng: &'a mut StdRng,
     pub(super) ids: &'a mut EffectIds,
@@ -92,6 +96,8 @@ pub(crate) struct Worker {
     events: EventBudget,
     /// The provider was given a resolver for the pod's references, which is to be closed.
     resolver_open: bool,
+    /// The pod is to run here, and what was here of it before, on trial, is being deleted first.
+    discards: bool,
 }
 
 // === impl Worker ===
@@ -115,6 +121,7 @@ impl Worker {
             start_failure: None,
             events: EventBudget::default(),
             resolver_open: false,
+            discards: false,
         }
     }
 
@@ -140,12 +147,23 @@ impl Worker {
         self.desired.known_version()
     }
 
+    /// Whether the pod is, or was, bound to this node.
+    pub(super) fn is_bound(&self) -> bool {
+        self.desired.is_known_as_bound()
+    }
+
+    /// Whether all that is known of the pod is that it is, or was, on trial here.
+    pub(super) fn is_trial(&self) -> bool {
+        self.desired.is_trial()
+    }
+
     /// Handles an event.
     pub(super) fn handle(&mut self, cx: &mut WorkerContext<'_>, event: Event) {
         match event {
             Event::Tick => {}
             Event::Applied(pod) => self.apply(cx, pod),
             Event::Gone => self.set_gone(cx, true),
+            Event::Released(version) => self.release(cx, version),
             Event::Listed { requested_at, status } => self.listed(cx, requested_at, status),
             Event::Adopted(status) => self.report(cx, status),
             Event::StatusReported(status) => self.status_pushed(cx, status),
@@ -172,8 +190,9 @@ impl Worker {
         let force = force.filter(|at| *at > now && self.desired.is_terminating() && self.may_run());
         let refresh = self.refresh.deadline().filter(|_| !self.backend.is_unknown());
         let expiry = self.desired.expires_at().filter(|at| *at > now && self.failure.is_none());
+        let trial = self.desired.trial_until().or_else(|| self.cancel_create_at()).filter(|at| *at > now);
         let (call, write) = (self.calls.deadline(now), self.writer.deadline(now));
-        [call, write, refresh, force, expiry].into_iter().flatten().min()
+        [call, write, refresh, force, expiry, trial].into_iter().flatten().min()
     }
 
     /// Whether all is done, and the worker may be dropped.
@@ -209,6 +228,12 @@ impl Worker {
         if self.desired.is_outdated(&pod) {
             return;
         }
+        let assignment = Assignment::of(&pod, cx.node, cx.now);
+        match assignment {
+            Assignment::NotOurs => return self.release(cx, version(&pod)),
+            Assignment::Bound => self.remove_trial_label(cx, &pod),
+            Assignment::OnTrial { .. } | Assignment::TrialOver => {}
+        }
         if let Some(fingerprint) = self.spec.desired().filter(|_| self.desired.has_version_of(&pod)) {
             self.observe_size(&pod, fingerprint.size);
             return self.desired.replace(pod);
@@ -239,7 +264,15 @@ impl Worker {
         }
         self.spec.set_desired(fingerprint);
         self.writer.invalidate();
-        self.desired.update(pod, cx.now);
+        let (was_over, was_leaving) = (self.desired.is_trial_over(), self.desired.is_leaving());
+        self.desired.update(pod, assignment, cx.now);
+        if !was_over && self.desired.is_trial_over() {
+            self.trial_ended(cx);
+        }
+        if was_leaving && !self.desired.is_trial_over() {
+            self.discards = true;
+            self.begin_anew(cx);
+        }
     }
 
     fn observe_size(&mut self, pod: &Pod, size: super::digest::ValueDigest) {
@@ -300,6 +333,14 @@ impl Worker {
                     self.apply(cx, known.unwrap_or(pod));
                 }
             }
+            (PendingWrite::Trial, Ok(pod)) => {
+                self.writer.settled();
+                // What took the pod away meanwhile came after the write, which was for the version before.
+                let pod = pod.filter(|_| self.desired.pod().is_some());
+                if let Some(pod) = pod {
+                    self.apply(cx, pod);
+                }
+            }
             (PendingWrite::Remove, Ok(_)) => self.writer.removed(),
             (write, Err(error)) => self.write_failed(cx, &write, &error),
         }
@@ -323,6 +364,10 @@ impl Worker {
             (PendingWrite::Status { patch, last, .. }, ApiKind::Invalid) => {
                 self.status_refused(cx, patch, *last, error);
             }
+            // The watch shows who was quicker.
+            (PendingWrite::Trial, ApiKind::Conflict) => {
+                self.writer.failed(cx.now.elapsed, error.retry_after, cx.rng);
+            }
             _ => {
                 if self.writer.is_first_attempt() {
                     tracing::warn!(pod = %self.pod, kind = %error.kind, %error, "a write failed: trying again");
@@ -335,6 +380,13 @@ impl Worker {
     /// Starts whatever is missing.
     fn reconcile(&mut self, cx: &mut WorkerContext<'_>) {
         self.expire(cx);
+        if self.desired.end_trial(cx.now) {
+            self.trial_ended(cx);
+        }
+        if self.cancel_create_at().is_some_and(|at| at <= cx.now.elapsed) {
+            self.cancel_call(cx);
+        }
+        self.begin_anew(cx);
         self.call_provider(cx);
         if !self.backend.is_unknown()
             && let Some(id) = self.refresh.start(cx.now.elapsed, cx.ids)

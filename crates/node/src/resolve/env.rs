@@ -8,22 +8,20 @@
 //! first occurrence, the variables of one `envFrom` source are sorted by name, and sorted service variables come last.
 
 mod file;
+mod variables;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-};
+use std::{collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{
     Container, EnvFromSource, EnvVar, EnvVarSource, EphemeralContainer, Pod, ResourceRequirements, Service,
 };
 use vk_provider::{
     Error, Result,
-    resolve::{ContainerInputs, Facts, NodeFacts, Reference, ReferenceKind},
+    resolve::{ContainerInputs, Facts, NodeFacts, Origin, Reference, ReferenceKind, Variable},
 };
 
+use self::variables::{ResolvedValue, Variables};
 use super::{
-    expansion::expand,
     fetched_objects::{FetchedObjects, RequiredObjects, ResolveWarning, add_warning, namespace, unresolved},
     field_ref, resource_field_ref, service_env,
 };
@@ -64,7 +62,11 @@ pub(crate) fn container(
 ) -> Result<(ContainerInputs, Vec<ResolveWarning>)> {
     let container_fields = ContainerFields::of(pod, name)?;
     let services: &[Arc<Service>] = &objects.services;
-    let services = service_env::variables(services, namespace(pod), service_links(pod));
+    let services: BTreeMap<String, Variable> =
+        service_env::variables(services, namespace(pod), service_links(pod))
+            .into_iter()
+            .map(|(name, value)| (name.clone(), Variable::new(name, value, Origin::Service)))
+            .collect();
     let mut warnings = Vec::new();
     let mut variables = Variables::default();
     for source in container_fields.env_from {
@@ -72,31 +74,24 @@ pub(crate) fn container(
     }
     for variable in container_fields.env {
         let value = match (variable.value.as_deref().filter(|value| !value.is_empty()), source(variable)) {
-            (Some(value), _) => Some(expand(value, |name| variables.get(name, &services)).into_owned()),
+            (Some(value), _) => Some(variables.expanded(value, &services)),
             (None, Some(source)) => match ValueSource::of(source) {
                 Some(source) => source.value(pod, &container_fields, facts, node, objects, &mut warnings)?,
-                None => Some(String::new()),
+                None => Some(ResolvedValue::default()),
             },
-            (None, None) => Some(String::new()),
+            (None, None) => Some(ResolvedValue::default()),
         };
         if let Some(value) = value {
-            reject_nul(&value, || format!("variable {}", variable.name))?;
-            variables.set(&variable.name, value);
+            reject_nul(&value.text, || format!("variable {}", variable.name))?;
+            variables.set(value.named(&variable.name));
         }
     }
-    for (name, value) in services {
-        variables.add(name, value);
+    for variable in services.into_values() {
+        variables.add(variable);
     }
-    let expanded = |list: &[String]| -> Option<Vec<String>> {
-        let none = BTreeMap::new();
-        let text = |text: &String| expand(text, |name| variables.get(name, &none)).into_owned();
-        (!list.is_empty()).then(|| list.iter().map(text).collect())
-    };
-    let (command, args) = (expanded(container_fields.command), expanded(container_fields.args));
-    for text in command.iter().chain(&args).flatten() {
-        reject_nul(text, || "the command line".to_owned())?;
-    }
-    Ok((ContainerInputs { env: variables.list, command, args }, warnings))
+    let command = variables.command_line(container_fields.command)?;
+    let args = variables.command_line(container_fields.args)?;
+    Ok((ContainerInputs { env: variables.into_list(), command, args }, warnings))
 }
 
 /// Whether the pod gets variables for all services of its namespace. The API server defaults it to `true`.
@@ -107,36 +102,6 @@ fn service_links(pod: &Pod) -> bool {
 /// The source of the value. A literal value takes precedence.
 fn source(variable: &EnvVar) -> Option<&EnvVarSource> {
     variable.value_from.as_ref().filter(|_| variable.value.as_deref().unwrap_or_default().is_empty())
-}
-
-/// The variables so far, in order.
-#[derive(Default)]
-struct Variables {
-    list: Vec<(String, String)>,
-    positions: HashMap<String, usize>,
-}
-
-impl Variables {
-    /// Sets a variable. An existing variable keeps its position.
-    fn set(&mut self, name: &str, value: String) {
-        match self.positions.get(name) {
-            Some(index) => self.list[*index].1 = value,
-            None => self.add(name.to_owned(), value),
-        }
-    }
-
-    /// Adds a variable unless the name is taken.
-    fn add(&mut self, name: String, value: String) {
-        if !self.positions.contains_key(&name) {
-            self.positions.insert(name.clone(), self.list.len());
-            self.list.push((name, value));
-        }
-    }
-
-    fn get<'a>(&'a self, name: &str, services: &'a BTreeMap<String, String>) -> Option<&'a str> {
-        let own = self.positions.get(name).map(|index| self.list[*index].1.as_str());
-        own.or_else(|| services.get(name).map(String::as_str))
-    }
 }
 
 /// Whether the operating system accepts the name. The kubelet does not check this because the API server rejects such names;
@@ -166,11 +131,11 @@ fn add_all_keys(
 ) -> Result<()> {
     let prefix = source.prefix.as_deref().unwrap_or_default();
     let mut skipped = Vec::new();
-    let mut add = |key: &str, value: Option<&str>| {
+    let mut add = |key: &str, value: Option<&str>, origin: Origin| {
         let name = format!("{prefix}{key}");
         match value {
             Some(value) if is_valid_name(&name) && !value.contains('\0') => {
-                variables.set(&name, value.to_owned());
+                variables.set(Variable::new(name, value, origin));
             }
             _ => skipped.push(name),
         }
@@ -179,14 +144,14 @@ fn add_all_keys(
         let optional = reference.optional == Some(true);
         let map = objects.config_map(pod, &reference.name, optional, warnings)?;
         for (key, value) in map.and_then(|map| map.data.as_ref()).into_iter().flatten() {
-            add(key, Some(value));
+            add(key, Some(value), Origin::ConfigMap);
         }
         Reference::new(ReferenceKind::ConfigMap, namespace(pod), &reference.name)
     } else if let Some(reference) = &source.secret_ref {
         let optional = reference.optional == Some(true);
         let secret = objects.secret(pod, &reference.name, optional, warnings)?;
         for (key, value) in secret.and_then(|secret| secret.data.as_ref()).into_iter().flatten() {
-            add(key, std::str::from_utf8(&value.0).ok());
+            add(key, std::str::from_utf8(&value.0).ok(), Origin::Secret);
         }
         Reference::new(ReferenceKind::Secret, namespace(pod), &reference.name)
     } else {
@@ -239,28 +204,35 @@ impl<'a> ValueSource<'a> {
         node: &NodeFacts,
         objects: &FetchedObjects,
         warnings: &mut Vec<ResolveWarning>,
-    ) -> Result<Option<String>> {
-        match self {
-            Self::Field(field) => field_ref::variable(field, pod, facts, node).map(Some),
+    ) -> Result<Option<ResolvedValue>> {
+        let (text, origin) = match self {
+            Self::Field(field) => {
+                let Some(text) = field_ref::variable(field, pod, facts, node)? else {
+                    return Ok(Some(ResolvedValue::deferred(&field.field_path)));
+                };
+                (Some(text), Origin::Field)
+            }
             Self::Resource(field) => {
-                resource_field_ref::variable(field, pod, container_fields.resources, node).map(Some)
+                let text = resource_field_ref::variable(field, pod, container_fields.resources, node)?;
+                (Some(text), Origin::Field)
             }
             Self::ConfigMap { name, key, optional } => {
                 let Some(map) = objects.config_map(pod, name, *optional, warnings)? else { return Ok(None) };
                 let reference = Reference::new(ReferenceKind::ConfigMap, namespace(pod), *name).key(*key);
                 let value = map.data.as_ref().and_then(|data| data.get(*key));
                 let value = value.map(|value| text(value.as_bytes(), &reference)).transpose()?;
-                check_present(value, reference, *optional, warnings)
+                (check_present(value, reference, *optional, warnings)?, Origin::ConfigMap)
             }
             Self::Secret { name, key, optional } => {
                 let Some(secret) = objects.secret(pod, name, *optional, warnings)? else { return Ok(None) };
                 let reference = Reference::new(ReferenceKind::Secret, namespace(pod), *name).key(*key);
                 let value = secret.data.as_ref().and_then(|data| data.get(*key));
                 let value = value.map(|value| text(&value.0, &reference)).transpose()?;
-                check_present(value, reference, *optional, warnings)
+                (check_present(value, reference, *optional, warnings)?, Origin::Secret)
             }
-            Self::File(file) => file::value(file, pod, facts, warnings),
-        }
+            Self::File(file) => (file::value(file, pod, facts, warnings)?, Origin::File),
+        };
+        Ok(text.map(|text| ResolvedValue::new(text, origin)))
     }
 }
 

@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 /// Expands references that `lookup` resolves. Text without `$` is returned unchanged.
-pub(crate) fn expand<'a, 'v>(text: &'a str, lookup: impl Fn(&str) -> Option<&'v str>) -> Cow<'a, str> {
+pub(crate) fn expand<'a, 'v>(text: &'a str, mut lookup: impl FnMut(&str) -> Option<&'v str>) -> Cow<'a, str> {
     let Some(first) = text.find('$') else { return Cow::Borrowed(text) };
     let mut expanded = String::with_capacity(text.len());
     expanded.push_str(&text[..first]);

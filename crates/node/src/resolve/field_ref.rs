@@ -11,24 +11,29 @@ use vk_provider::{
     resolve::{Facts, NodeFacts},
 };
 
-/// The value for an environment variable.
+/// The value for an environment variable; `None` for an address that is not known yet.
 pub(super) fn variable(
     field: &ObjectFieldSelector,
     pod: &Pod,
     facts: &Facts,
     node: &NodeFacts,
-) -> Result<String> {
+) -> Result<Option<String>> {
     let spec = pod.spec.as_ref();
     let text = |value: Option<&String>| Ok(value.cloned().unwrap_or_default());
-    match variable_path(field)? {
+    let value = match variable_path(field)? {
         "spec.nodeName" => text(spec.and_then(|spec| spec.node_name.as_ref())),
         "spec.serviceAccountName" => text(spec.and_then(|spec| spec.service_account_name.as_ref())),
-        "status.hostIP" => Ok(host_ips(facts, node)?[0].clone()),
-        "status.hostIPs" => Ok(host_ips(facts, node)?.join(",")),
-        "status.podIP" => Ok(pod_ips(pod, facts, node).into_iter().next().unwrap_or_default()),
-        "status.podIPs" => Ok(pod_ips(pod, facts, node).join(",")),
+        "status.hostIP" => return Ok(host_ips(facts, node).into_iter().next()),
+        "status.hostIPs" => return Ok(joined(&host_ips(facts, node))),
+        "status.podIP" => return Ok(pod_ips(pod, facts, node).into_iter().next()),
+        "status.podIPs" => return Ok(joined(&pod_ips(pod, facts, node))),
         path => metadata(path, pod),
-    }
+    };
+    value.map(Some)
+}
+
+fn joined(ips: &[String]) -> Option<String> {
+    (!ips.is_empty()).then(|| ips.join(","))
 }
 
 /// The value for a downward API file.
@@ -160,20 +165,16 @@ fn printable(character: char) -> bool {
 }
 
 /// Host addresses: the first, and the first of the other family.
-fn host_ips(facts: &Facts, node: &NodeFacts) -> Result<Vec<String>> {
+fn host_ips(facts: &Facts, node: &NodeFacts) -> Vec<String> {
     let known = if facts.host_ips.is_empty() { &node.ips } else { &facts.host_ips };
-    let ips = one_of_each_family(known, known.first());
-    if ips.is_empty() {
-        return Err(Error::unavailable("host IP unknown; known addresses: []"));
-    }
-    Ok(ips)
+    one_of_each_family(known, known.first())
 }
 
 /// Pod addresses: one of the node's family, then one of the other. With host network they are the host's.
 fn pod_ips(pod: &Pod, facts: &Facts, node: &NodeFacts) -> Vec<String> {
     let host_network = pod.spec.as_ref().is_some_and(|spec| spec.host_network == Some(true));
     if facts.pod_ips.is_empty() && host_network {
-        return host_ips(facts, node).unwrap_or_default();
+        return host_ips(facts, node);
     }
     one_of_each_family(&facts.pod_ips, node.ips.first())
 }

@@ -18,7 +18,7 @@ use k8s_openapi::{
 use secrecy::ExposeSecret as _;
 use vk_provider::{
     Error, Result,
-    resolve::{File, FileSet, NodeFacts, Reference, ReferenceKind},
+    resolve::{File, FileSet, NodeFacts, Origin, Reference, ReferenceKind},
 };
 
 use self::file_set_builder::{FileSetBuilder, file};
@@ -75,7 +75,8 @@ pub(crate) fn volume(
         VolumeSource::Downward { items, mode } => files.extend(resolver.downward(items, mode)?),
         VolumeSource::Projected(projected) => files.extend(resolver.projected(name, projected)?),
     }
-    Ok((files.finish()?, warnings))
+    let expires = objects.tokens.values().map(|token| token.expires).min();
+    Ok((FileSet { expires, ..files.finish()? }, warnings))
 }
 
 /// The source of a volume's files.
@@ -173,12 +174,13 @@ impl VolumeResolver<'_> {
         one: impl Fn(&str) -> Option<&'k [u8]>,
         missing: &str,
     ) -> Result<FileSetBuilder> {
+        let origin = if reference.kind == ReferenceKind::Secret { Origin::Secret } else { Origin::ConfigMap };
         let mut files = FileSetBuilder::default();
         if keys.items.is_empty() {
             for (key, content) in all {
                 // The path comes from the object, so the object can be corrected.
                 files
-                    .add(key, file(content, keys.mode))
+                    .add(key, file(content, keys.mode, origin))
                     .map_err(|why| unresolved(reference.clone().key(key), why))?;
             }
             return Ok(files);
@@ -192,7 +194,7 @@ impl VolumeResolver<'_> {
                 }
                 return Err(unresolved(reference, format!("{missing}: {}", item.key)));
             };
-            let file = file(content, item.mode.unwrap_or(keys.mode));
+            let file = file(content, item.mode.unwrap_or(keys.mode), origin);
             files.add(&item.path, file).map_err(Error::invalid)?;
         }
         Ok(files)
@@ -210,8 +212,9 @@ impl VolumeResolver<'_> {
                 Ok(String::new())
             };
             let mode = item.mode.unwrap_or(mode);
-            let added =
-                value.and_then(|value| files.add(&item.path, file(value, mode)).map_err(Error::invalid));
+            let added = value.and_then(|value| {
+                files.add(&item.path, file(value, mode, Origin::Field)).map_err(Error::invalid)
+            });
             errors.extend(added.err());
         }
         combine(errors)?;
@@ -256,10 +259,10 @@ impl VolumeResolver<'_> {
             let key = token_key(token);
             let found = self.objects.tokens.get(&key);
             let found = found.ok_or_else(|| Error::internal("a token of the pod was not fetched"))?;
-            self.owned_file(&token.path, found.token.expose_secret().as_bytes(), mode)
+            self.owned_file(&token.path, file(found.token.expose_secret(), mode, Origin::Secret))
         } else if let Some(bundle) = &source.cluster_trust_bundle {
             let anchors = trust_anchors::anchors(bundle, self.objects, self.warnings)?;
-            self.owned_file(&bundle.path, &anchors, mode)
+            self.owned_file(&bundle.path, file(anchors, mode, Origin::ConfigMap))
         } else if source.pod_certificate.is_some() {
             Err(unsupported_certificate(name))
         } else {
@@ -267,14 +270,14 @@ impl VolumeResolver<'_> {
         }
     }
 
-    /// A file for the pod's user only if all containers run as the same user, otherwise with the given mode. With `fsGroup`,
-    /// the provider adds read permission for the group.
-    fn owned_file(&self, path: &str, content: &[u8], mode: i32) -> Result<FileSetBuilder> {
+    /// A file for the pod's user only if all containers run as the same user, otherwise as given. With `fsGroup`, the
+    /// provider adds read permission for the group.
+    fn owned_file(&self, path: &str, file: File) -> Result<FileSetBuilder> {
         let owner = common_user(self.pod);
         let group = self.pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref()?.fs_group);
-        let mode = if owner.is_some() || group.is_some() { 0o600 } else { mode };
+        let mode = if owner.is_some() || group.is_some() { 0o600 } else { file.mode };
         let mut files = FileSetBuilder::default();
-        files.add(path, File { owner, ..file(content, mode) }).map_err(Error::invalid)?;
+        files.add(path, File { owner, mode, ..file }).map_err(Error::invalid)?;
         Ok(files)
     }
 }

@@ -20,7 +20,7 @@ use vk_provider::{
     error::Kind,
     resolve::{
         Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Reference, ReferenceKind, Token,
-        TokenRequest,
+        TokenLifetime, TokenRequest,
     },
 };
 
@@ -238,8 +238,8 @@ impl Resolver for PodResolver {
         inputs
     }
 
-    fn volume(&self, name: &str) -> BoxStream<'static, Result<FileSet>> {
-        volume_stream::follow(Arc::clone(&self.0), name).boxed()
+    fn volume(&self, name: &str, tokens: TokenLifetime) -> BoxStream<'static, Result<FileSet>> {
+        volume_stream::follow(Arc::clone(&self.0), name, tokens).boxed()
     }
 
     async fn config_map(&self, name: &str) -> Result<Arc<ConfigMap>> {

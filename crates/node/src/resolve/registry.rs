@@ -17,7 +17,7 @@ use secrecy::SecretString;
 use serde::Deserialize;
 use vk_provider::{
     Error, Result,
-    resolve::{PullCredentials, Reference, ReferenceKind},
+    resolve::{PullCredentials, Reference, ReferenceKind, RegistryLogin},
 };
 
 use self::location::Location;
@@ -37,11 +37,11 @@ pub(crate) fn credentials(image: &str, secrets: &[Arc<Secret>]) -> Result<Vec<Pu
     let mut known: BTreeMap<String, Vec<PullCredentials>> = BTreeMap::new();
     for secret in secrets {
         for (location, entry) in entries(secret)? {
-            let credentials = entry.unwrap_or_default().credentials(secret)?;
-            let (Some(key), Some(credentials)) = (location::key(&location), credentials) else {
+            let login = entry.unwrap_or_default().login(secret)?;
+            let (Some(key), Some(login)) = (location::key(&location), login) else {
                 continue;
             };
-            known.entry(key).or_default().push(credentials);
+            known.entry(key).or_default().push(PullCredentials { registry: location, login });
         }
     }
     let matching =
@@ -108,13 +108,13 @@ fn invalid_secret(secret: &Secret, why: &str) -> Error {
 impl Entry {
     /// `None` for an empty entry, as left by a Docker credential helper. The kubelet does not support tokens and would send
     /// an empty password.
-    fn credentials(self, secret: &Secret) -> Result<Option<PullCredentials>> {
+    fn login(self, secret: &Secret) -> Result<Option<RegistryLogin>> {
         let given = |value: Option<String>| value.filter(|value| !value.is_empty());
         if let Some(token) = given(self.registry_token) {
-            return Ok(Some(PullCredentials::RegistryToken(SecretString::from(token))));
+            return Ok(Some(RegistryLogin::RegistryToken(SecretString::from(token))));
         }
         if let Some(token) = given(self.identity_token) {
-            return Ok(Some(PullCredentials::IdentityToken(SecretString::from(token))));
+            return Ok(Some(RegistryLogin::IdentityToken(SecretString::from(token))));
         }
         let (username, password) = match given(self.auth) {
             Some(auth) => decode(&auth).map_err(|why| invalid_secret(secret, why))?,
@@ -123,7 +123,7 @@ impl Entry {
         if username.is_empty() && password.is_empty() {
             return Ok(None);
         }
-        Ok(Some(PullCredentials::Basic { username, password: SecretString::from(password) }))
+        Ok(Some(RegistryLogin::Basic { username, password: SecretString::from(password) }))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::{
     authentication::v1::{BoundObjectReference, TokenRequest as Body, TokenRequestSpec},
@@ -9,10 +10,12 @@ use k8s_openapi::api::{
 };
 use parking_lot::Mutex;
 use rand::RngExt as _;
+use secrecy::ExposeSecret as _;
+use serde::Deserialize;
 use vk_kube::{Client, Kind, Objects};
 use vk_provider::{
     Error, PodRef, Result, error,
-    resolve::{Reference, ReferenceKind, Token},
+    resolve::{Reference, ReferenceKind, Token, TokenLifetime},
 };
 use vk_supervisor::Clock;
 
@@ -23,9 +26,21 @@ const MAX_AGE: SignedDuration = SignedDuration::from_hours(24);
 /// Maximum jitter of renewals, to spread those of many pods.
 const JITTER: Duration = Duration::from_secs(10);
 
-/// The cached tokens of one pod.
+/// The lifetime in seconds that admission writes into pods. The API server extends such tokens of its own audience to a year
+/// (`--service-account-extend-token-expiration`, on by default), but reports this lifetime.
+const EXTENDED: i64 = 60 * 60 + 7;
+/// The longest lifetime in seconds that a request may name. The API server shortens it to the longest that it grants.
+const LONGEST: i64 = 1 << 32;
+
+/// The cached tokens of one pod, by what is requested.
 #[derive(Default)]
-pub(super) struct Tokens(Mutex<BTreeMap<TokenKey, CachedToken>>);
+pub(super) struct Tokens(Mutex<BTreeMap<CacheKey, CachedToken>>);
+
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct CacheKey {
+    request: TokenKey,
+    longest: bool,
+}
 
 #[derive(Clone)]
 struct CachedToken {
@@ -36,24 +51,32 @@ struct CachedToken {
 // === impl Tokens ===
 
 impl Tokens {
-    /// Returns a valid token and when to renew it. A token that cannot be renewed is used until it expires.
+    /// Returns a valid token and when to renew it. A token that cannot be renewed is used until it expires. The longest-lived token
+    /// has the expiry that the API server enforces, and is only renewed towards that.
     pub(super) async fn get(
         &self,
         client: &Client,
         clock: &Clock,
         pod: &Pod,
         key: &TokenKey,
+        lifetime: TokenLifetime,
     ) -> Result<(Token, Timestamp)> {
-        let known = self.0.lock().get(key).cloned();
+        let longest = lifetime == TokenLifetime::Longest;
+        let key = CacheKey { request: if longest { key.longest() } else { key.clone() }, longest };
+        let known = self.0.lock().get(&key).cloned();
         if let Some(held) = &known
             && clock.now() < held.renew_at
         {
             return Ok((held.token.clone(), held.renew_at));
         }
-        match request(client, pod, key).await {
-            Ok(token) => {
-                let held = CachedToken { renew_at: renewal(clock.now(), token.expires), token };
-                self.0.lock().insert(key.clone(), held.clone());
+        match request(client, pod, &key.request).await {
+            Ok(mut token) => {
+                if longest {
+                    token.expires = enforced_expiry(&token);
+                }
+                let max_age = if longest { SignedDuration::MAX } else { MAX_AGE };
+                let held = CachedToken { renew_at: renewal(clock.now(), token.expires, max_age), token };
+                self.0.lock().insert(key, held.clone());
                 Ok((held.token, held.renew_at))
             }
             Err(error) => match known {
@@ -75,11 +98,34 @@ impl Tokens {
 /// Delay before the next attempt to renew a token.
 const RETRY: SignedDuration = SignedDuration::from_secs(30);
 
-/// Like the kubelet: at 80 % of the lifetime or after a day, whichever is sooner, minus jitter.
-fn renewal(now: Timestamp, expires: Timestamp) -> Timestamp {
+// === impl TokenKey ===
+
+impl TokenKey {
+    /// The request for the longest-lived token with this audience.
+    fn longest(&self) -> Self {
+        let extended = self.audience.is_none() && self.expiration_seconds == Some(EXTENDED);
+        let seconds = if extended { EXTENDED } else { LONGEST };
+        Self { audience: self.audience.clone(), expiration_seconds: Some(seconds) }
+    }
+}
+
+/// When the API server stops accepting a token: the claim `exp`, which is later than the reported expiry if the token was extended.
+fn enforced_expiry(token: &Token) -> Timestamp {
+    #[derive(Deserialize)]
+    struct Claims {
+        exp: i64,
+    }
+    let claims = token.token.expose_secret().split('.').nth(1);
+    let claims = claims.and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+    let claims = claims.and_then(|json| serde_json::from_slice::<Claims>(&json).ok());
+    claims.and_then(|claims| Timestamp::from_second(claims.exp).ok()).unwrap_or(token.expires)
+}
+
+/// Like the kubelet: at 80 % of the lifetime or at the maximum age, whichever is sooner, minus jitter.
+fn renewal(now: Timestamp, expires: Timestamp, max_age: SignedDuration) -> Timestamp {
     let life = expires.duration_since(now).max(SignedDuration::ZERO);
     let jitter = SignedDuration::try_from(JITTER.mul_f64(rand::rng().random())).unwrap_or_default();
-    now + (life * 4 / 5).min(MAX_AGE).saturating_sub(jitter).max(SignedDuration::ZERO)
+    now + (life * 4 / 5).min(max_age).saturating_sub(jitter).max(SignedDuration::ZERO)
 }
 
 /// Requests a token. Not cached.
@@ -140,27 +186,4 @@ fn request_error(error: vk_kube::Error, pod: &PodRef, account: &str) -> Error {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn after(life: SignedDuration) -> SignedDuration {
-        let now = Timestamp::UNIX_EPOCH;
-        renewal(now, now + life).duration_since(now)
-    }
-
-    #[test]
-    fn a_token_is_renewed_at_80_percent_of_its_lifetime_or_after_a_day() {
-        for _ in 0..100 {
-            let hour = after(SignedDuration::from_hours(1));
-            assert!(hour <= SignedDuration::from_mins(48), "{hour:?}");
-            assert!(hour >= SignedDuration::from_secs(48 * 60 - 10), "{hour:?}");
-            let year = after(SignedDuration::from_hours(24 * 365));
-            assert!(year <= MAX_AGE && year >= MAX_AGE - SignedDuration::from_secs(10), "{year:?}");
-        }
-    }
-
-    #[test]
-    fn an_expired_token_is_renewed_at_once() {
-        assert_eq!(after(SignedDuration::from_secs(-5)), SignedDuration::ZERO);
-    }
-}
+mod tests;

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use vk_provider::{
     Error, Result,
     error::{Kind, Reaction},
-    resolve::FileSet,
+    resolve::{FileSet, TokenLifetime},
 };
 use vk_supervisor::Backoff;
 
@@ -27,11 +27,16 @@ use super::{
 };
 
 /// A complete set now and after each change, until the pod is gone.
-pub(super) fn follow(pod: Arc<Inner>, name: &str) -> impl Stream<Item = Result<FileSet>> + Send + use<> {
+pub(super) fn follow(
+    pod: Arc<Inner>,
+    name: &str,
+    tokens: TokenLifetime,
+) -> impl Stream<Item = Result<FileSet>> + Send + use<> {
     let stream_state = VolumeStream {
         pods: pod.pod.subscribe(),
         pod,
         name: name.to_owned(),
+        tokens,
         last_item: None,
         changed: None,
         holds: HeldObjects::default(),
@@ -50,6 +55,7 @@ struct VolumeStream {
     pod: Arc<Inner>,
     pods: watch::Receiver<Option<Arc<Pod>>>,
     name: String,
+    tokens: TokenLifetime,
     /// The last item of the stream.
     last_item: Option<Result<FileSet, String>>,
     /// Resolves when a source object has changed; `None` before the first resolution.
@@ -141,7 +147,8 @@ impl VolumeStream {
         let factory = self.pod.factory.clone();
         let mut renewal: Option<Timestamp> = None;
         for key in &required.tokens {
-            let (token, renew_at) = self.pod.tokens.get(factory.client(), factory.clock(), pod, key).await?;
+            let (token, renew_at) =
+                self.pod.tokens.get(factory.client(), factory.clock(), pod, key, self.tokens).await?;
             objects.tokens.insert(key.clone(), token);
             renewal = Some(renewal.map_or(renew_at, |other| other.min(renew_at)));
         }

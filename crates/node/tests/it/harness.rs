@@ -26,12 +26,12 @@ use prometheus_client::registry::Registry;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
-use vk_kube::Client;
+use vk_kube::{
+    Client, Instance,
+    lease::{INSTANCE_ANNOTATION, LeaseConflict, LeaseTimes},
+};
 use vk_node::{
-    node::{
-        self, Controller, Instance, LeaseConflict, LeaseTimes, Metrics, NodeConfig, OnStop, Progress,
-        Settings, SharedNodeWatch, lease::INSTANCE_ANNOTATION,
-    },
+    node::{self, Controller, Metrics, NodeConfig, OnStop, Progress, Settings, SharedNodeWatch},
     pods::watch_audit::AuditFailure,
 };
 use vk_provider_mock::Mock;

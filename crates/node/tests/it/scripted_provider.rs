@@ -12,7 +12,10 @@ use async_trait::async_trait;
 use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
-use vk_provider::{NodeChange, NodeTemplate, ObservedPod, PodBundle, PodRef, Provider, Result, ability::Fit};
+use vk_provider::{
+    NodeChange, NodeTemplate, ObservedPod, PodBundle, PodRef, Provider, Result,
+    ability::{Fit, Verdict},
+};
 use vk_provider_mock::Mock;
 
 type Edit = Box<dyn Fn(&mut NodeTemplate) + Send>;
@@ -28,7 +31,7 @@ impl ScriptedProvider {
         Self { mock, edit: Mutex::new(Box::new(|_| {})), has_fit: AtomicBool::new(false) }
     }
 
-    /// Tells from now on whether pods fit, or no longer.
+    /// Tells from now on whether pods fit and takes them on trial, or no longer.
     pub(crate) fn set_has_fit(&self, has_fit: bool) {
         self.has_fit.store(has_fit, Ordering::Relaxed);
         self.describe(|_| {});
@@ -39,6 +42,16 @@ impl ScriptedProvider {
         *self.edit.lock() = Box::new(edit);
         // Every change of its capacity tells the core to look.
         self.mock.set_capacity("pods", "20".parse().unwrap());
+    }
+}
+
+impl Fit for ScriptedProvider {
+    fn fit(&self, held: &[Arc<Pod>], pods: &[Arc<Pod>], without: &[Arc<str>]) -> Vec<Verdict> {
+        Fit::fit(&self.mock, held, pods, without)
+    }
+
+    fn takes_trials(&self) -> bool {
+        true
     }
 }
 
@@ -74,7 +87,7 @@ impl Provider for ScriptedProvider {
     }
 
     fn fit(&self) -> Option<&dyn Fit> {
-        self.has_fit.load(Ordering::Relaxed).then_some(&self.mock as &dyn Fit)
+        self.has_fit.load(Ordering::Relaxed).then_some(self as &dyn Fit)
     }
 
     fn node_changes(&self) -> Option<BoxStream<'static, NodeChange>> {

@@ -53,7 +53,7 @@ async fn shutdown_finishes_while_the_provider_hangs(who: Who) {
     controller.mock.faults().set(vk_provider_mock::Call::Ping, vk_provider_mock::Fault::hang());
     let begin = Instant::now();
     controller.stop().await.unwrap();
-    assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
     assert_eq!(state(&test.node().await, "Ready"), ("False", "NodeShutdown"));
 }
 

@@ -3,7 +3,8 @@
 use std::{net::SocketAddr, time::Duration};
 
 use http::StatusCode;
-use vk_provider::placement::{MAX_QUERY_BYTES, SERVING_KEY_ANNOTATION};
+use vk_kube::Kind;
+use vk_provider::placement::SERVING_KEY_ANNOTATION;
 
 /// Why a node gave no answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,12 +62,22 @@ pub enum AskError {
     /// The answer or the query makes no sense.
     #[error("the answer cannot be used: {0}")]
     Invalid(String),
-    /// The query is too long.
-    #[error("the query has {bytes} bytes, more than {limit}: ask about fewer pods at a time", limit = MAX_QUERY_BYTES)]
-    TooLong {
-        /// Its length.
-        bytes: usize,
+    /// There is no token of a ServiceAccount for nodes, and our own is not sent to them.
+    #[error(
+        "cannot request a token of ServiceAccount {account} for nodes (ours is not sent to them): {error}{advice}",
+        advice = advice(account, *is_own, error)
+    )]
+    NoToken {
+        /// The ServiceAccount, as `namespace/name`.
+        account: String,
+        /// Whether it is our own account. Otherwise it is that of placement, and our token is a person's.
+        is_own: bool,
+        /// The answer of the API server.
+        error: vk_kube::Error,
     },
+    /// The cluster's own machines are not asked but computed, from the pods on them, which cannot be listed.
+    #[error("what pods use of them is not known: {0}{advice}", advice = listing_advice(.0))]
+    UnknownUsage(#[source] vk_kube::Error),
     /// We have no token to show.
     #[error("our own credentials cannot be used: {0}")]
     Credentials(#[from] vk_kube::Error),
@@ -78,5 +89,34 @@ impl AskError {
     /// Whether a new connection may help.
     pub(super) fn is_broken_connection(&self) -> bool {
         matches!(self, Self::WrongKey { .. } | Self::Unreachable { .. } | Self::Timeout { .. })
+    }
+}
+
+/// What to do if pods cannot be listed.
+fn listing_advice(error: &vk_kube::Error) -> &'static str {
+    if error.kind == Kind::Forbidden {
+        "; this needs the permission to list pods in all namespaces"
+    } else {
+        ""
+    }
+}
+
+/// What to do if the API server gives no token.
+fn advice(account: &str, is_own: bool, error: &vk_kube::Error) -> String {
+    match (is_own, error.kind) {
+        (true, Kind::Forbidden) => format!(
+            "; {account} needs the permission to create serviceaccounts/token for itself, as the Role of \
+             `virtual-kubelet placement print rbac` gives it"
+        ),
+        (false, Kind::Forbidden) => format!(
+            "; get the permission to create serviceaccounts/token for {account}, or use a client certificate or a ServiceAccount that may \
+             create tokens of itself"
+        ),
+        (false, Kind::NotFound) => {
+            "; apply the output of `virtual-kubelet placement print rbac`, or use a client certificate or a \
+             ServiceAccount that may create tokens of itself"
+                .to_owned()
+        }
+        _ => String::new(),
     }
 }

@@ -1,11 +1,14 @@
-mod fake_node;
+mod fake_api_server;
+pub(crate) mod fake_node;
+mod live;
+mod node_token;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use http::StatusCode;
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 use vk_kube::{ClientOptions, Metrics};
 use vk_provider::{
@@ -14,20 +17,27 @@ use vk_provider::{
 };
 use vk_supervisor::Supervisor;
 
-use self::fake_node::{FakeNode, ServingPair};
+use self::{
+    fake_api_server::{ACCOUNT, FakeApiServer, issued, jwt},
+    fake_node::{FakeNode, ServingPair},
+};
 use super::*;
 
-const TOKEN: &str = "Bearer hush";
 const ANSWER: &str = r#"{"verdicts": [{"verdict": "fits", "room": 3, "fullness": 20}]}"#;
 
-/// A client with a token, and the folder of its kubeconfig.
-async fn client(limits: AskLimits) -> (FitClient, Supervisor, TempDir) {
+/// A client without a token, and the folder of its kubeconfig.
+pub(crate) async fn client(limits: AskLimits) -> (FitClient, Supervisor, TempDir) {
+    client_of("https://127.0.0.1:1", &json!({}), limits).await
+}
+
+/// A client of this API server with the credentials of a user.
+async fn client_of(server: &str, user: &Value, limits: AskLimits) -> (FitClient, Supervisor, TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let kubeconfig = folder.path().join("kubeconfig");
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "main",
-        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
-        "users": [{"name": "u", "user": {"token": "hush"}}],
+        "clusters": [{"name": "c", "cluster": {"server": server}}],
+        "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "main", "context": {"cluster": "c", "user": "u"}}],
     });
     std::fs::write(&kubeconfig, config.to_string()).unwrap();
@@ -37,14 +47,24 @@ async fn client(limits: AskLimits) -> (FitClient, Supervisor, TempDir) {
     (FitClient::new(client, limits), supervisor, folder)
 }
 
+/// An API server, and the credentials of a ServiceAccount.
+async fn account() -> (FakeApiServer, Value) {
+    let token = jwt(&json!({"sub": ACCOUNT, "aud": ["kubernetes"]}));
+    (FakeApiServer::start().await, json!({"token": token}))
+}
+
 fn question() -> FitQuery {
     FitQuery { pods: vec![Arc::new(Pod::default())], ..FitQuery::default() }
 }
 
 /// A provider that takes three pods of any kind.
 #[derive(Default)]
-struct TakesThree {
-    asked: AtomicUsize,
+pub(crate) struct TakesThree {
+    /// It says that pods fit, and that it has room for none.
+    pub(crate) has_no_room: AtomicBool,
+    pub(crate) asked: AtomicUsize,
+    /// The held pods and the pods in question of the last query.
+    pub(crate) seen: Mutex<Vec<Arc<Pod>>>,
 }
 
 #[async_trait]
@@ -75,30 +95,34 @@ impl Provider for TakesThree {
 }
 
 impl Fit for TakesThree {
-    fn fit(&self, _: &[Arc<Pod>], pods: &[Arc<Pod>], _: &[Arc<str>]) -> Vec<Verdict> {
+    fn fit(&self, held: &[Arc<Pod>], pods: &[Arc<Pod>], _: &[Arc<str>]) -> Vec<Verdict> {
+        *self.seen.lock() = [held, pods].concat();
         self.asked.fetch_add(1, Ordering::Relaxed);
-        pods.iter().map(|_| Verdict::Fits { room: 3, fullness: 20 }).collect()
+        let room = if self.has_no_room.load(Ordering::Relaxed) { 0 } else { 3 };
+        pods.iter().map(|_| Verdict::Fits { room, fullness: 20 }).collect()
     }
 }
 
 #[tokio::test]
 async fn the_node_whose_key_is_in_its_object_gets_the_token_and_answers() {
+    let (api_server, user) = account().await;
     let node = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
-    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let (client, _supervisor, _folder) = client_of(&api_server.url, &user, AskLimits::default()).await;
     for _ in 0..3 {
         let answer = client.ask(&node.object(), &question()).await.unwrap();
         assert_eq!(answer.verdicts, [Verdict::Fits { room: 3, fullness: 20 }]);
     }
     let seen = node.requests();
     assert_eq!(seen.len(), 3);
-    assert!(seen.iter().all(|request| request == &format!("POST /placement/fit {TOKEN}")), "{seen:?}");
+    assert_eq!(node.tokens(), [issued(1), issued(1), issued(1)]);
     assert_eq!(node.connections(), 1, "it is kept");
 }
 
 #[tokio::test]
 async fn a_server_with_another_key_gets_neither_token_nor_query() {
+    let (api_server, user) = account().await;
     let server = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
-    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let (client, _supervisor, _folder) = client_of(&api_server.url, &user, AskLimits::default()).await;
     let object = server.object_with_key(&ServingPair::new().fingerprint());
     let error = client.ask(&object, &question()).await.unwrap_err();
     assert!(matches!(error, AskError::WrongKey { .. }), "{error:?}");
@@ -106,14 +130,14 @@ async fn a_server_with_another_key_gets_neither_token_nor_query() {
     assert_eq!((server.requests(), server.connections()), (Vec::new(), 0));
     // The test would see a token: the same server gets one if the object names its key.
     client.ask(&server.object(), &question()).await.unwrap();
-    assert_eq!(server.requests(), [format!("POST /placement/fit {TOKEN}")]);
+    assert_eq!(server.tokens(), [issued(1)]);
 }
 
 #[tokio::test]
 async fn a_server_that_shows_the_certificate_without_having_its_key_gets_nothing() {
-    let genuine = ServingPair::new();
+    let (genuine, (api_server, user)) = (ServingPair::new(), account().await);
     let server = FakeNode::start(genuine.with_key_of(&ServingPair::new()), StatusCode::OK, ANSWER).await;
-    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let (client, _supervisor, _folder) = client_of(&api_server.url, &user, AskLimits::default()).await;
     let error = client.ask(&server.object_with_key(&genuine.fingerprint()), &question()).await.unwrap_err();
     assert!(matches!(error, AskError::Unreachable { .. }), "{error:?}");
     assert_eq!((server.requests(), server.connections()), (Vec::new(), 0));
@@ -158,7 +182,7 @@ async fn answers_that_are_no_verdicts_are_errors_that_say_why() {
 
 #[tokio::test]
 async fn a_server_that_does_not_answer_costs_the_time_limit() {
-    let limits = AskLimits { answer: Duration::from_millis(300), ..AskLimits::default() };
+    let limits = AskLimits { answer: Duration::from_secs(2), ..AskLimits::default() };
     let (client, _supervisor, _folder) = client(limits).await;
     let node = FakeNode::start_silent(ServingPair::new()).await;
     let error = client.ask(&node.object(), &question()).await.unwrap_err();
@@ -188,13 +212,50 @@ async fn nobody_at_the_address_is_unreachable() {
 }
 
 #[tokio::test]
-async fn a_query_that_is_too_long_is_not_sent() {
+async fn a_query_that_is_too_long_is_not_sent_and_does_not_count_as_a_failure_of_the_node() {
     let node = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
     let (client, _supervisor, _folder) = client(AskLimits::default()).await;
-    let query = FitQuery { without: vec!["u".repeat(MAX_QUERY_BYTES).into()], ..question() };
-    let error = client.ask(&node.object(), &query).await.unwrap_err();
-    assert!(matches!(error, AskError::TooLong { .. }), "{error:?}");
+    let object = node.object();
+    let refused = async |query: FitQuery| {
+        let answer = client.ask(&object, &query).await.unwrap();
+        assert_eq!(answer.verdicts.len(), query.pods.len());
+        answer.verdicts[0].to_string()
+    };
+    let long = FitQuery { without: vec!["u".repeat(8 << 20).into()], ..question() };
+    assert_eq!(refused(long).await, "the query about the pods has more than 8 MiB");
+    let gone = FitQuery { without: vec!["u".into(); 10_001], ..question() };
+    assert_eq!(refused(gone).await, "the query about the pods has more than 10000 pods that are gone");
+    let containers = vec![k8s_openapi::api::core::v1::Container::default(); 100_001];
+    let mut pod = Pod::default();
+    pod.spec.get_or_insert_default().containers = containers;
+    let pod = Arc::new(pod);
+    let many = FitQuery { pods: vec![Arc::clone(&pod), pod], ..FitQuery::default() };
+    assert_eq!(refused(many).await, "the query about the pods has more than 100000 JSON objects");
     assert_eq!(node.connections(), 0);
+}
+
+#[tokio::test]
+async fn nodes_see_only_the_parts_of_pods_that_decide_whether_they_fit() {
+    let node = FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await;
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let pod = |name: &str| -> Arc<Pod> {
+        let container = json!({"name": "main", "env": [{"name": "A", "value": "hush"}], "resources": {"requests": {"cpu": "1"}}});
+        serde_json::from_value(json!({
+            "metadata": {"name": name, "annotations": {"example.com/token": "hush"}},
+            "spec": {"containers": [container]},
+        }))
+        .unwrap()
+    };
+    let query = FitQuery { held: vec![pod("a")], pods: vec![pod("b")], ..FitQuery::default() };
+    client.ask(&node.object(), &query).await.unwrap();
+    let body = String::from_utf8(node.bodies()[0].to_vec()).unwrap();
+    assert!(!body.contains("hush"), "{body}");
+    let provider = Arc::new(TakesThree::default());
+    client.add_local("vk", Arc::clone(&provider) as Arc<dyn Provider>);
+    client.ask(&node.object(), &query).await.unwrap();
+    let sent: FitQuery = serde_json::from_str(&body).unwrap();
+    assert_eq!(*provider.seen.lock(), [sent.held, sent.pods].concat(), "in this process, too");
+    assert_eq!(vk_provider::requests::requests(&provider.seen.lock()[1])["cpu"].to_string(), "1");
 }
 
 #[tokio::test]

@@ -17,8 +17,9 @@ pub const DEFAULT_UPPER_KEYS: [&str; 6] = [
 pub struct Settings {
     /// Labels that mean the nodes of the upper cluster, besides those with our prefix. Requirements on other labels mean lower nodes.
     pub upper_keys: Vec<String>,
-    /// Whether pods get the scheduling gate of placement.
-    pub gate: bool,
+    /// Whether pods get the scheduling gate of placement. `None`: nobody has said so. They get none then, unless the placement process switches
+    /// it on in the ConfigMap of the policy.
+    pub gate: Option<bool>,
     /// Whether pods stay on a virtual node that is lost.
     pub tolerate_lost: bool,
 }
@@ -36,7 +37,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             upper_keys: DEFAULT_UPPER_KEYS.map(ToOwned::to_owned).to_vec(),
-            gate: false,
+            gate: None,
             tolerate_lost: false,
         }
     }

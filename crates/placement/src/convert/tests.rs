@@ -304,7 +304,7 @@ fn pods_stay_on_a_lost_virtual_node_if_it_is_configured() {
 
 #[test]
 fn the_gate_is_added_once_and_beside_others() {
-    let settings = Settings { gate: true, ..Settings::default() };
+    let settings = Settings { gate: Some(true), ..Settings::default() };
     let ours = json!({"name": names::GATE});
     for (before, after) in [
         (json!({}), json!([ours])),

@@ -8,12 +8,16 @@ use vk_provider::{
     taint::tolerates,
 };
 
-use crate::ask::AskError;
+use super::machines::machines_verdict;
+use crate::{ask::AskError, choose::LOCAL};
+
+/// The obstacle of nodes that a pod does not select.
+pub(crate) const NOT_SELECTED: &str = "node selector or affinity does not match";
 
 /// What is known about a pod on a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
-    /// The name of the node.
+    /// The name of the node; `local` for the cluster's own machines together.
     pub node: String,
     /// Whether the node is Ready.
     pub is_ready: bool,
@@ -69,16 +73,21 @@ impl Candidate {
         self.obstacle().is_none() && self.answer.as_ref().is_ok_and(|answer| answer.verdict.fits())
     }
 
+    /// What keeps a pod from being bound to a node, on one line, whatever the node says.
+    pub(crate) fn obstacle_of(node: &Node, pod: &Pod) -> Option<String> {
+        Self::new(node, pod, Err(AskError::NotOffered)).obstacle()
+    }
+
     /// What keeps the pod from being bound to the node, on one line, whether or not it fits.
     pub fn obstacle(&self) -> Option<String> {
+        if !self.is_selected {
+            return Some(NOT_SELECTED.to_owned());
+        }
         if !self.is_ready {
             return Some("not ready".to_owned());
         }
         if self.is_cordoned {
             return Some("cordoned".to_owned());
-        }
-        if !self.is_selected {
-            return Some("node selector or affinity does not match".to_owned());
         }
         let taint = self.untolerated.as_ref()?;
         Some(format!("taint {} is not tolerated", shown(taint)))
@@ -87,6 +96,7 @@ impl Candidate {
     /// The node's verdict on one line, or why there is none.
     pub fn verdict(&self) -> String {
         match &self.answer {
+            Ok(answer) if self.node == LOCAL => machines_verdict(&answer.verdict),
             Ok(answer) => answer.verdict.to_string(),
             Err(error) => format!("not asked: {error}"),
         }
@@ -162,6 +172,18 @@ mod tests {
         let found = candidate(node(|_| {}), pod);
         assert_eq!((found.fits(), found.obstacle()), (true, None));
         assert_eq!(found.reason(), "fits (room for 1, 9% full)");
+    }
+
+    #[test]
+    fn the_state_of_a_node_that_a_pod_does_not_select_does_not_matter() {
+        let node = node(|node| {
+            node["status"] = json!({});
+            node["spec"]["unschedulable"] = json!(true);
+        });
+        let pod =
+            |zone: &'static str| tolerant(move |pod| pod["spec"]["nodeSelector"] = json!({"zone": zone}));
+        assert_eq!(candidate(node.clone(), pod("south")).reason(), NOT_SELECTED);
+        assert_eq!(candidate(node, pod("north")).reason(), "not ready");
     }
 
     #[test]

@@ -51,13 +51,18 @@ fn the_policy_has_one_mutation_two_bindings_and_a_config_map() {
 
 #[test]
 fn settings_are_in_the_config_map_and_keys_also_in_the_policy() {
-    let settings =
-        Settings { upper_keys: vec!["type".to_owned(), "pool".to_owned()], gate: true, tolerate_lost: true };
+    let settings = Settings {
+        upper_keys: vec!["type".to_owned(), "pool".to_owned()],
+        gate: Some(true),
+        tolerate_lost: true,
+    };
     let all = printed(&settings, FailurePolicy::Fail);
     assert_eq!(all[3]["data"], json!({"upperKeys": "type,pool", "gate": "true", "tolerateLost": "true"}));
     assert!(all[0].to_string().contains("orValue('type,pool')"));
-    let plain = printed(&Settings::default(), FailurePolicy::Fail);
-    assert_eq!(plain[3]["data"]["gate"], "false");
+    let off = Settings { gate: Some(false), ..Settings::default() };
+    assert_eq!(printed(&off, FailurePolicy::Fail)[3]["data"]["gate"], "false");
+    let undecided = printed(&Settings::default(), FailurePolicy::Fail);
+    assert_eq!(undecided[3]["data"].get("gate"), None, "the placement process decides");
 }
 
 #[test]
@@ -71,7 +76,15 @@ fn the_variants_differ_in_what_happens_on_failure() {
 #[test]
 fn the_webhook_is_called_for_pods_and_for_namespaces() {
     let service = WebhookAddress::Service { namespace: "infra".to_owned(), port: 8444 };
-    let one = documents(&webhook_configuration(&service, Some("PEM"), FailurePolicy::Fail)).remove(0);
+    let one = documents(&webhook_configuration(
+        &service,
+        Some("PEM"),
+        &Settings::default(),
+        "infra",
+        FailurePolicy::Fail,
+    ));
+    let [one, map] = one.as_slice() else { panic!("a webhook and a ConfigMap") };
+    assert_eq!((&map["metadata"]["namespace"], &map["data"]["gate"]), (&json!("infra"), &json!("false")));
     assert_eq!(one["kind"], "MutatingWebhookConfiguration");
     let [pods, namespaces] = one["webhooks"].as_array().unwrap().as_slice() else { panic!("two webhooks") };
     for (webhook, path) in [(pods, "/mutate"), (namespaces, "/mutate/namespace")] {
@@ -86,7 +99,9 @@ fn the_webhook_is_called_for_pods_and_for_namespaces() {
         json!({"multicluster.virtual-kubelet.io/offload": "true"})
     );
     let url = WebhookAddress::Url("https://192.0.2.1:8444/".to_owned());
-    let one = documents(&webhook_configuration(&url, None, FailurePolicy::Ignore)).remove(0);
+    let one =
+        documents(&webhook_configuration(&url, None, &Settings::default(), "infra", FailurePolicy::Ignore))
+            .remove(0);
     assert_eq!(one["webhooks"][1]["clientConfig"], json!({"url": "https://192.0.2.1:8444/mutate/namespace"}));
     assert_eq!(one["webhooks"][0]["failurePolicy"], "Ignore");
 }

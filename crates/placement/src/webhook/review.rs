@@ -2,7 +2,7 @@
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use k8s_openapi::api::core::v1::Pod;
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 use serde_json::{Value, json};
 
 use crate::{
@@ -56,10 +56,17 @@ struct Review {
     api_version: String,
     #[serde(default)]
     kind: String,
-    request: Option<Value>,
+    request: Option<IgnoredAny>,
 }
 
-/// The part of an AdmissionRequest that matters here.
+/// A part of the request of a review. Each is parsed for itself: what is not needed is skipped, because a `Value` needs many times the memory
+/// of its text.
+#[derive(Debug, Deserialize)]
+struct ReviewOf<T> {
+    request: T,
+}
+
+/// The part of an AdmissionRequest that says what it is about.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Request {
@@ -70,8 +77,12 @@ struct Request {
     #[serde(default)]
     namespace: String,
     operation: String,
-    #[serde(default)]
-    object: Value,
+}
+
+/// The part of an AdmissionRequest with the pod.
+#[derive(Debug, Deserialize)]
+struct PodRequest {
+    object: Pod,
 }
 
 #[derive(Debug, Deserialize)]
@@ -88,12 +99,13 @@ pub fn respond(body: &[u8], opt_in: OptIn, settings: &Settings) -> Result<Value,
     if review.api_version != API_VERSION || review.kind != KIND {
         return Err(MalformedReview::Kind { api_version: review.api_version, kind: review.kind });
     }
-    let request: Request = serde_json::from_value(review.request.ok_or(MalformedReview::NoRequest)?)?;
-    let response = answer(&request, opt_in, settings);
+    review.request.ok_or(MalformedReview::NoRequest)?;
+    let ReviewOf { request } = serde_json::from_slice(body)?;
+    let response = answer(&request, body, opt_in, settings);
     Ok(json!({"apiVersion": API_VERSION, "kind": KIND, "response": response}))
 }
 
-fn answer(request: &Request, opt_in: OptIn, settings: &Settings) -> Value {
+fn answer(request: &Request, body: &[u8], opt_in: OptIn, settings: &Settings) -> Value {
     let GroupVersionKind { group, version, kind } = &request.kind;
     if !group.is_empty() || version != "v1" || kind != "Pod" || !request.sub_resource.is_empty() {
         let subresource = match request.sub_resource.as_str() {
@@ -112,8 +124,8 @@ fn answer(request: &Request, opt_in: OptIn, settings: &Settings) -> Value {
     if request.operation != "CREATE" {
         return allowance(&request.uid);
     }
-    let pod: Pod = match serde_json::from_value(request.object.clone()) {
-        Ok(pod) => pod,
+    let pod = match serde_json::from_slice(body) {
+        Ok(ReviewOf { request: PodRequest { object } }) => object,
         Err(error) => return denial(&request.uid, &format!("the pod cannot be read: {error}")),
     };
     let labels = pod.metadata.labels.as_ref();

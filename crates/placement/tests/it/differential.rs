@@ -1,6 +1,6 @@
 //! The API server converts pods as [`convert`](vk_placement::convert::convert) does: by the admission policy, and by the webhook.
 
-use std::{fs, time::Duration};
+use std::time::Duration;
 
 use futures::{StreamExt, stream};
 use k8s_openapi::api::core::v1::Pod;
@@ -12,10 +12,10 @@ use vk_placement::{
     policy::{FailurePolicy, WebhookAddress, admission_policy, webhook_configuration},
     webhook,
 };
-use vk_testing::{ControlPlane, control_plane::Options, eventually, kubectl};
+use vk_testing::{ControlPlane, control_plane::Options, eventually};
 
 use crate::{
-    foreign_webhook, generator,
+    foreign_webhook, generator, kubectl,
     properties::{converted, read},
     server::Server,
 };
@@ -95,15 +95,11 @@ impl Cluster {
     }
 
     async fn kubectl(&self, arguments: &[&str]) -> String {
-        let output = kubectl(&self.control_plane, arguments).await.unwrap();
-        assert_eq!(output.code, Some(0), "{arguments:?}: {}", output.stderr);
-        output.stdout
+        kubectl::kubectl(&self.control_plane, arguments).await
     }
 
     pub(crate) async fn apply(&self, manifest: &str) {
-        let file = tempfile::NamedTempFile::new().unwrap();
-        fs::write(file.path(), manifest).unwrap();
-        self.kubectl(&["apply", "--filename", file.path().to_str().unwrap()]).await;
+        kubectl::apply(&self.control_plane, manifest).await;
     }
 
     /// Compares all pods with what they should be, once the first ones show that the API server has seen the last change.
@@ -159,7 +155,8 @@ impl Cluster {
         let server = Server::start(&self.control_plane, webhook::router(settings.clone())).await;
         let address = WebhookAddress::Url(server.url.clone());
         let ca = self.control_plane.ca_pem();
-        self.apply(&webhook_configuration(&address, Some(ca), FailurePolicy::Fail)).await;
+        self.apply(&webhook_configuration(&address, Some(ca), settings, "kube-system", FailurePolicy::Fail))
+            .await;
         self.compare(settings, false).await;
         self.compare_with_foreign_webhook(settings).await;
         self.kubectl(&["delete", "mutatingwebhookconfiguration", "virtual-kubelet-placement"]).await;
@@ -178,7 +175,7 @@ impl Cluster {
 }
 
 pub(crate) fn every_setting() -> Settings {
-    Settings { gate: true, tolerate_lost: true, ..Settings::default() }
+    Settings { gate: Some(true), tolerate_lost: true, ..Settings::default() }
 }
 
 #[tokio::test(flavor = "multi_thread")]

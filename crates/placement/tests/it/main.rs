@@ -2,11 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "a failed assumption of a test is a failed test")]
 
+mod avoid_table;
+mod certificate;
 mod differential;
+mod doctor;
+mod extender;
 mod foreign_webhook;
 mod generator;
+mod guard;
+mod kubectl;
 #[cfg(feature = "e2e")]
 mod older_version;
+mod pod_changes;
 mod properties;
 mod restoration;
 mod server;

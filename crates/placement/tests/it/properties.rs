@@ -26,7 +26,7 @@ pub(crate) fn settings(seed: u64) -> Settings {
         0 => vec!["type".to_owned(), "rack".to_owned()],
         _ => Settings::default().upper_keys,
     };
-    Settings { upper_keys, gate: seed.is_multiple_of(2), tolerate_lost: seed.is_multiple_of(3) }
+    Settings { upper_keys, gate: Some(seed.is_multiple_of(2)), tolerate_lost: seed.is_multiple_of(3) }
 }
 
 #[test]

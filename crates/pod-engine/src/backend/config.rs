@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use vk_provider::PodRef;
+pub use vk_provider::dns::Dns;
 
 /// The configuration of a sandbox.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -330,15 +331,4 @@ pub enum Protocol {
     Udp,
     /// SCTP.
     Sctp,
-}
-
-/// DNS configuration of a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Dns {
-    /// Name servers.
-    pub servers: Vec<String>,
-    /// Search domains.
-    pub searches: Vec<String>,
-    /// Resolver options, such as `ndots:5`.
-    pub options: Vec<String>,
 }

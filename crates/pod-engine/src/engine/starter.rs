@@ -219,7 +219,7 @@ impl ContainerStarter {
             images: Some(&volumes.images),
             recursive_read_only: target.runtime.supports_recursive_read_only(target.snapshot.handler()),
         };
-        let mounts = target.volumes.mounts(&container.spec, &inputs.env, &options).await;
+        let mounts = target.volumes.mounts(&container.spec, &inputs.pairs(), &options).await;
         let mounts = mounts.map_err(|failure| self.record_failure(name, failure))?;
         let attempt = if let Some(restarts) = start.restarts {
             restarts

@@ -8,7 +8,7 @@ use std::{
 use aws_lc_rs::digest::{SHA256, digest};
 use secrecy::ExposeSecret as _;
 use serde::{Deserialize, Serialize};
-use vk_provider::resolve::PullCredentials;
+use vk_provider::resolve::{PullCredentials, RegistryLogin};
 
 /// Who may use a local image under one of its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,12 +70,10 @@ impl ImageAccess {
 
 /// The hash by which credentials are recorded.
 pub fn credentials_hash(credentials: &PullCredentials) -> String {
-    let parts = match credentials {
-        PullCredentials::Basic { username, password } => {
-            ["basic", username.as_str(), password.expose_secret()]
-        }
-        PullCredentials::IdentityToken(token) => ["identity", "", token.expose_secret()],
-        PullCredentials::RegistryToken(token) => ["registry", "", token.expose_secret()],
+    let parts = match &credentials.login {
+        RegistryLogin::Basic { username, password } => ["basic", username.as_str(), password.expose_secret()],
+        RegistryLogin::IdentityToken(token) => ["identity", "", token.expose_secret()],
+        RegistryLogin::RegistryToken(token) => ["registry", "", token.expose_secret()],
     };
     // With their lengths, so that the encoding is unambiguous.
     let text = parts.map(|part| format!("{}:{part}", part.len())).join(",");
@@ -96,16 +94,15 @@ mod tests {
 
     #[test]
     fn credentials_that_differ_have_other_hashes() {
-        let basic = |username: &str, password: &str| PullCredentials::Basic {
-            username: username.to_owned(),
-            password: password.to_owned().into(),
-        };
+        let with = |login: RegistryLogin| PullCredentials { registry: "example.com".to_owned(), login };
+        let basic =
+            |username: &str, password: &str| PullCredentials::basic("example.com", username, password);
         let all = [
             basic("me", "a"),
             basic("me", "b"),
             basic("m", "ea"),
-            PullCredentials::IdentityToken("a".to_owned().into()),
-            PullCredentials::RegistryToken("a".to_owned().into()),
+            with(RegistryLogin::IdentityToken("a".to_owned().into())),
+            with(RegistryLogin::RegistryToken("a".to_owned().into())),
         ];
         let hashes: BTreeSet<String> = all.iter().map(credentials_hash).collect();
         assert_eq!(hashes.len(), all.len());

@@ -1,16 +1,13 @@
-//! DNS configuration of a pod.
+//! DNS configuration of a pod on this host.
 
-use k8s_openapi::api::core::v1::{Pod, PodDNSConfigOption, PodSpec};
-use vk_provider::{Error, EventKind, Result};
+use k8s_openapi::api::core::v1::{Pod, PodSpec};
+use vk_provider::{
+    Error, Result,
+    dns::{self, NodeDns},
+};
 
-use super::{RecordEvent, host_network};
-use crate::{Settings, backend::Dns, text::full_name};
-
-/// Limits of resolvers.
-const MAX_SERVERS: usize = 3;
-const MAX_SEARCHES: usize = 32;
-const MAX_SEARCH_LINE: usize = 2048;
-const MAX_DOMAIN: usize = 253;
+use super::RecordEvent;
+use crate::{Settings, backend::Dns};
 
 /// Reads the resolver configuration of the host; empty if the settings have no file.
 pub async fn host_dns(settings: &Settings) -> Result<Dns> {
@@ -20,35 +17,12 @@ pub async fn host_dns(settings: &Settings) -> Result<Dns> {
     }
     let content = tokio::fs::read(path).await;
     let content = content.map_err(|error| Error::internal(format!("open {}: {error}", path.display())))?;
-    parse(&String::from_utf8_lossy(&content)).map_err(|why| {
+    Dns::parse(&String::from_utf8_lossy(&content)).map_err(|why| {
         Error::invalid(format!("Encountered error while parsing resolv conf file. Error: {why}"))
     })
 }
 
-/// Parses a resolv.conf: all servers, the last search line, and the last option of each name.
-fn parse(content: &str) -> Result<Dns, String> {
-    let mut dns = Dns::default();
-    let mut wrong = None;
-    for line in content.lines() {
-        let mut words = line.split_whitespace();
-        match words.next() {
-            Some("nameserver") => match words.next() {
-                Some(server) => dns.servers.push(server.to_owned()),
-                None => wrong = Some("nameserver list is empty ".to_owned()),
-            },
-            Some("search") => {
-                let domains = words.filter(|domain| *domain != ".");
-                dns.searches =
-                    domains.map(|domain| domain.strip_suffix('.').unwrap_or(domain).to_owned()).collect();
-            }
-            Some("options") => words.for_each(|option| set_option(&mut dns.options, option.to_owned())),
-            _ => {}
-        }
-    }
-    wrong.map_or(Ok(dns), Err)
-}
-
-/// The DNS configuration of a pod, from its `dnsPolicy` and `dnsConfig`.
+/// The DNS configuration of a pod. `host` is from [`host_dns`].
 pub(super) fn pod_dns(
     pod: &Pod,
     spec: &PodSpec,
@@ -56,109 +30,56 @@ pub(super) fn pod_dns(
     host: &Dns,
     record: RecordEvent<'_>,
 ) -> Dns {
-    let cluster = match spec.dns_policy.as_deref() {
-        Some("None") => return finish(Dns::default(), spec, record),
-        Some("Default") => false,
-        Some("ClusterFirst") | None => !host_network(spec),
-        // `ClusterFirstWithHostNet`, and policies of newer API servers.
-        Some(_) => true,
+    let node = NodeDns {
+        cluster_servers: &settings.cluster_dns,
+        cluster_domain: &settings.cluster_domain,
+        // Without a file in the settings, pods do not get the host's.
+        host: (!settings.resolv_conf.as_os_str().is_empty()).then_some(host),
+        node_ips: &settings.node_ips,
     };
-    if cluster && !settings.cluster_dns.is_empty() {
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        let domain = &settings.cluster_domain;
-        let mut searches = if domain.is_empty() {
-            Vec::new()
-        } else {
-            vec![format!("{namespace}.svc.{domain}"), format!("svc.{domain}"), domain.clone()]
-        };
-        searches.extend(host.searches.iter().cloned());
-        if !domain.is_empty() {
-            deduplicate(&mut searches);
-        }
-        let servers = settings.cluster_dns.iter().map(ToString::to_string).collect();
-        return finish(Dns { servers, searches, options: vec!["ndots:5".to_owned()] }, spec, record);
-    }
-    if cluster {
-        let message = format!(
-            "pod: {:?}. kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" policy. \
-             Falling back to \"Default\" policy.",
-            full_name(pod)
-        );
-        record(EventKind::Warning, "MissingClusterDNS", message);
-    }
-    let mut dns = host.clone();
-    if settings.resolv_conf.as_os_str().is_empty() {
-        // Without a configuration the runtime would use the host's, which the settings disable.
-        let local = |ip: &std::net::IpAddr| if ip.is_ipv6() { "::1" } else { "127.0.0.1" }.to_owned();
-        dns.servers.extend(settings.node_ips.iter().map(local));
-        if dns.servers.is_empty() {
-            dns.servers.push("127.0.0.1".to_owned());
-        }
-        dns.searches = vec![".".to_owned()];
-    }
-    finish(dns, spec, record)
-}
-
-/// Adds the pod's `dnsConfig` and applies the limits.
-fn finish(mut dns: Dns, spec: &PodSpec, record: RecordEvent<'_>) -> Dns {
-    if let Some(own) = &spec.dns_config {
-        dns.servers.extend(own.nameservers.iter().flatten().cloned());
-        deduplicate(&mut dns.servers);
-        dns.searches.extend(own.searches.iter().flatten().cloned());
-        deduplicate(&mut dns.searches);
-        for PodDNSConfigOption { name, value } in own.options.iter().flatten() {
-            let name = name.clone().unwrap_or_default();
-            let value = value.as_deref().filter(|value| !value.is_empty());
-            set_option(
-                &mut dns.options,
-                value.map_or_else(|| name.clone(), |value| format!("{name}:{value}")),
-            );
-        }
-    }
-    if dns.servers.len() > MAX_SERVERS {
-        dns.servers.truncate(MAX_SERVERS);
-        let message = format!(
-            "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: {}",
-            dns.servers.join(" ")
-        );
-        record(EventKind::Warning, "DNSConfigForming", message);
-    }
-    if limit_searches(&mut dns.searches) {
-        let message = format!(
-            "Search Line limits were exceeded, some search paths have been omitted, the applied search line is: {}",
-            dns.searches.join(" ")
-        );
-        record(EventKind::Warning, "DNSConfigForming", message);
-    }
-    dns
-}
-
-/// Applies the limits to the search domains. Returns whether any was removed.
-fn limit_searches(searches: &mut Vec<String>) -> bool {
-    let before = searches.len();
-    searches.truncate(MAX_SEARCHES);
-    // Some resolvers abort on longer domains.
-    searches.retain(|domain| domain.len() <= MAX_DOMAIN);
-    let line = |searches: &[String]| searches.iter().map(|domain| domain.len() + 1).sum::<usize>();
-    while line(searches) > MAX_SEARCH_LINE + 1 {
-        searches.pop();
-    }
-    searches.len() != before
-}
-
-/// Sets an option, replacing one of the same name.
-fn set_option(options: &mut Vec<String>, option: String) {
-    let name = |option: &str| option.split_once(':').map_or(option, |(name, _)| name).to_owned();
-    match options.iter_mut().find(|other| name(other) == name(&option)) {
-        Some(other) => *other = option,
-        None => options.push(option),
-    }
-}
-
-fn deduplicate(list: &mut Vec<String>) {
-    let mut seen = std::collections::BTreeSet::new();
-    list.retain(|item| seen.insert(item.clone()));
+    dns::pod_dns(pod, spec, &node, record)
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::spec::tests::{RecordedEvents, pod, settings};
+
+    fn server(address: &str) -> Dns {
+        Dns { servers: vec![address.to_owned()], ..Dns::default() }
+    }
+
+    #[test]
+    fn the_settings_choose_between_the_cluster_the_host_and_nothing() {
+        let made = |policy: &str, settings: &Settings| {
+            let (pod, events) =
+                (pod(json!({"containers": [], "dnsPolicy": policy})), RecordedEvents::default());
+            let spec = pod.spec.as_ref().unwrap();
+            pod_dns(&pod, spec, settings, &server("192.0.2.53"), &events.record())
+        };
+        let cluster = made("ClusterFirst", &settings());
+        assert_eq!(cluster.servers, ["10.96.0.10"]);
+        assert_eq!(cluster.searches[0], "team.svc.cluster.local");
+        assert_eq!(made("Default", &settings()), server("192.0.2.53"));
+        let none = Settings { resolv_conf: "".into(), ..settings() };
+        assert_eq!(made("Default", &none).servers, ["127.0.0.1"]);
+    }
+
+    #[tokio::test]
+    async fn a_resolver_file_that_cannot_be_read_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("resolv.conf");
+        let settings = Settings { resolv_conf: path.clone(), ..settings() };
+        let error = host_dns(&settings).await.unwrap_err();
+        assert!(error.message().starts_with(&format!("open {}: ", path.display())), "{error}");
+        std::fs::write(&path, "nameserver\n").unwrap();
+        let message = "Encountered error while parsing resolv conf file. Error: nameserver list is empty ";
+        assert_eq!(host_dns(&settings).await.unwrap_err().message(), message);
+        std::fs::write(&path, "nameserver 192.0.2.53\n").unwrap();
+        assert_eq!(host_dns(&settings).await.unwrap(), server("192.0.2.53"));
+        let none = Settings { resolv_conf: "".into(), ..settings };
+        assert_eq!(host_dns(&none).await.unwrap(), Dns::default());
+    }
+}

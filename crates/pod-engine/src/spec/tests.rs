@@ -3,6 +3,7 @@
 use std::{path::Path, sync::Mutex};
 
 use serde_json::{Value, json};
+use vk_provider::resolve::{CommandLine, Origin, Variable};
 
 use super::*;
 use crate::{
@@ -109,8 +110,8 @@ impl ContainerFixture {
         let sandbox = try_sandbox(pod, &settings, None, &runtime).unwrap();
         let image = image::ResolvedImage { image_ref: "sha256:1234".to_owned(), image: self.image.clone() };
         let inputs = ContainerInputs {
-            env: vec![("A".to_owned(), "1".to_owned())],
-            command: Some(vec!["run".to_owned()]),
+            env: vec![Variable::new("A", "1", Origin::Literal)],
+            command: Some(CommandLine::literal(["run"])),
             args: None,
         };
         let builder = ContainerBuilder {

@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -27,7 +28,7 @@ use crate::{
         SandboxEntry,
     },
     image::DiskUsage,
-    snapshot::{Container, ContainerState, Sandbox, SandboxState},
+    snapshot::{Container, ContainerState, Mounted, Sandbox, SandboxState},
 };
 
 /// CPU usage of a pod: one over this number.
@@ -67,9 +68,18 @@ impl FakeRuntime {
         let process = state.running(container, self.0.clock.now())?;
         let (env, name) = (process.env.clone(), process.container.name.clone());
         let file = words.last().cloned().unwrap_or_default();
+        let on_host = mounted_path(&process.container.mounts, &file);
         let file_there = state.files.contains(&(name, file));
-        Ok(Command { words: words.to_vec(), env, file_there })
+        Ok(Command { words: words.to_vec(), env, file_there, on_host })
     }
+}
+
+/// Where a file in a mount of a container is on the host.
+fn mounted_path(mounts: &[Mounted], path: &str) -> Option<PathBuf> {
+    mounts.iter().find_map(|mount| {
+        let inner = Path::new(path).strip_prefix(&mount.container_path).ok()?;
+        Some(Path::new(&mount.host_path).join(inner))
+    })
 }
 
 fn carries(labels: &Labels, wanted: &Labels) -> bool {

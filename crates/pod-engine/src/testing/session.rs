@@ -1,6 +1,6 @@
 //! Commands in fake containers.
 
-use std::time::Duration;
+use std::{fs, os::unix::fs::PermissionsExt as _, path::PathBuf, time::Duration};
 
 use futures::FutureExt as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
@@ -19,6 +19,8 @@ pub(super) struct Command {
     pub(super) words: Vec<String>,
     pub(super) env: Vec<(String, String)>,
     pub(super) file_there: bool,
+    /// The last word as a path on the host, if it is in a mount.
+    pub(super) on_host: Option<PathBuf>,
 }
 
 /// The outcome of a command.
@@ -44,6 +46,16 @@ impl Command {
         match words.as_slice() {
             ["env"] => done(0, lines(self.env.iter().map(|(name, value)| format!("{name}={value}")))),
             ["cat"] => CommandOutcome { copies: true, ..done(0, String::new()) },
+            ["cat", _] => match self.on_host.as_ref().and_then(|path| fs::read(path).ok()) {
+                Some(output) => CommandOutcome { output, ..done(0, String::new()) },
+                None => done(1, String::new()),
+            },
+            ["stat", "-L", "-c", "%a", _] => {
+                match self.on_host.as_ref().and_then(|path| fs::metadata(path).ok()) {
+                    Some(found) => done(0, format!("{:o}\n", found.permissions().mode() & 0o777)),
+                    None => done(1, String::new()),
+                }
+            }
             ["test", "-f", _] => done(i32::from(!self.file_there), String::new()),
             ["true"] => done(0, String::new()),
             ["false"] => done(1, String::new()),

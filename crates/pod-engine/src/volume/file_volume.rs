@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use futures::{StreamExt as _, stream::BoxStream};
-use parking_lot::RwLock;
+use tokio::sync::RwLock;
 use vk_files::AtomicWriter;
 use vk_provider::{Error, Result, error::Kind, resolve::FileSet};
 use vk_supervisor::Clock;
@@ -38,7 +38,7 @@ impl VolumeState {
 pub(super) async fn follow(
     mut sets: BoxStream<'static, Result<FileSet>>,
     writer: AtomicWriter,
-    writing: Arc<RwLock<()>>,
+    disk: Arc<RwLock<()>>,
     clock: Clock,
     set_state: impl Fn(VolumeState) + Send,
 ) {
@@ -68,9 +68,9 @@ pub(super) async fn follow(
             () = tokio::time::sleep(wait), if unwritten.is_some() => wait = MAX_RETRY.min(wait * 2),
         }
         let (Some(set), Some(mut busy)) = (unwritten.take(), writer.take()) else { return };
-        let (now, held) = (clock.now(), Arc::clone(&writing));
+        let (now, held) = (clock.now(), Arc::clone(&disk).read_owned().await);
         let written = tokio::task::spawn_blocking(move || {
-            let _held = held.read();
+            let _held = held;
             let written = busy.write(&set, now);
             (busy, set, written)
         });

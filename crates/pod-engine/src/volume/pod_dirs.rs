@@ -118,11 +118,9 @@ impl PodDirs {
         done.map_err(|error| Error::internal("tear down volumes").caused_by(error))?
     }
 
-    /// Removes only the volumes of a terminated pod. Termination messages stay until [`tear_down`](Self::tear_down).
-    pub async fn tear_down_volumes(&self, uid: &str) -> Result<()> {
-        let path = self.checked(uid)?;
-        let done = tokio::task::spawn_blocking(move || tear_down_volumes(&path)).await;
-        done.map_err(|error| Error::internal("tear down volumes").caused_by(error))?
+    /// Removes only the volumes of a terminated pod. Termination messages stay until [`tear_down`](Self::tear_down). Blocks.
+    pub(super) fn tear_down_volumes(&self, uid: &str) -> Result<()> {
+        tear_down_volumes(&self.checked(uid)?)
     }
 
     /// The directory of a volume.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use futures::future;
 use k8s_openapi::api::core::v1::{EmptyDirVolumeSource, Pod, Volume};
 use vk_files::{AtomicWriter, RootDir};
-use vk_provider::{Error, PodBundle, Result, quantity::Quantity};
+use vk_provider::{Error, PodBundle, Result, quantity::Quantity, resolve::TokenLifetime};
 
 use super::{
     PodVolumes, VolumeContext, VolumeEntry, VolumeFailure, VolumeLocation,
@@ -113,7 +113,7 @@ impl PodVolumes {
         memory: bool,
         bundle: &PodBundle,
     ) -> Result<()> {
-        let VolumeContext { dirs, uid, clock, writing, .. } = &*self.context;
+        let VolumeContext { dirs, uid, clock, disk, .. } = &*self.context;
         let medium = if memory {
             Medium::Memory { size: memory_size(bundle, None), required: false }
         } else {
@@ -142,12 +142,13 @@ impl PodVolumes {
             VolumeEntry { location, is_empty_dir: false, state: VolumeState::Pending, has_given_up: false };
         self.context.volumes.lock().insert(volume.name.clone(), known);
         let (context, name) = (Arc::clone(&self.context), volume.name.clone());
-        let (sets, clock, writing) = (bundle.resolver.volume(&name), clock.clone(), Arc::clone(writing));
+        let (sets, clock, disk) =
+            (bundle.resolver.volume(&name, TokenLifetime::Specified), clock.clone(), Arc::clone(disk));
         self.writers.lock().spawn(async move {
             // A panic ends the source too.
             let guard = WriterGuard { context, name };
             let set_state = |state| guard.context.set_state(&guard.name, state);
-            file_volume::follow(sets, writer, writing, clock, set_state).await;
+            file_volume::follow(sets, writer, disk, clock, set_state).await;
         });
         Ok(())
     }

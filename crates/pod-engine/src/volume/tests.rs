@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures::FutureExt as _;
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use vk_provider::{
@@ -323,6 +324,20 @@ async fn who_stops_waiting_and_asks_again_gets_all_the_same() {
     assert!(table.iter().filter(|mounted| mounted.point.starts_with(&root)).count() <= 1, "mounted twice");
     fixture.volumes.tear_down().await.expect("removed");
     assert!(!fixture.dirs.pod(UID).exists());
+}
+
+#[tokio::test]
+async fn a_setup_that_nobody_waits_for_does_nothing_after_the_tear_down() {
+    let fixture = Fixture::new();
+    let bundle = fixture.bundle(with(json!({ "emptyDir": {} })));
+    for round in 0..200 {
+        for _ in 0..20 {
+            // It is started and then cancelled.
+            let _ = fixture.volumes.ready(&bundle).now_or_never();
+        }
+        fixture.volumes.tear_down().await.expect("removed");
+        assert!(!fixture.dirs.pod(UID).exists(), "round {round}");
+    }
 }
 
 #[tokio::test]

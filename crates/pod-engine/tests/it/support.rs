@@ -20,8 +20,8 @@ use vk_provider::{
     Changes, Error, PodBundle, PodChange, PodRef, Provider, Resolver, Result,
     error::Kind,
     resolve::{
-        Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Reference, ReferenceKind, Token,
-        TokenRequest,
+        Claim, CommandLine, ContainerInputs, Facts, FileSet, NodeFacts, Origin, PullCredentials, Reference,
+        ReferenceKind, Token, TokenLifetime, TokenRequest, Variable,
     },
 };
 use vk_supervisor::{Clock, Supervisor};
@@ -313,12 +313,15 @@ impl Resolver for Plain {
         let container = vk_pod_engine::containers::find_container(&self.0, name)
             .ok_or_else(|| Error::not_found(format!("no container {name}")))?;
         let env = container.spec.env.iter().flatten();
-        let env = env.map(|variable| (variable.name.clone(), variable.value.clone().unwrap_or_default()));
-        let (command, args) = (container.spec.command.clone(), container.spec.args.clone());
+        let env = env.map(|variable| {
+            Variable::new(&variable.name, variable.value.clone().unwrap_or_default(), Origin::Literal)
+        });
+        let command = container.spec.command.clone().map(CommandLine::literal);
+        let args = container.spec.args.clone().map(CommandLine::literal);
         Ok(ContainerInputs { env: env.collect(), command, args })
     }
 
-    fn volume(&self, name: &str) -> BoxStream<'static, Result<FileSet>> {
+    fn volume(&self, name: &str, _tokens: TokenLifetime) -> BoxStream<'static, Result<FileSet>> {
         let missing = stream::iter([nothing(ReferenceKind::ConfigMap, name)]);
         let Some(gate) = self.1.clone() else { return missing.chain(stream::pending()).boxed() };
         // Each turn of the gate is news, and none is good.

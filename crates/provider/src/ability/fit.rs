@@ -30,6 +30,13 @@ pub trait Fit: Send + Sync {
         let _ = (pod, count);
         Vec::new()
     }
+
+    /// Whether the node takes pods on trial: a scheduler of the backend decides about every pod that is created, and the status of the pod
+    /// says what it decided by the condition [`SCHEDULED_CONDITION`](crate::placement::SCHEDULED_CONDITION). A pod can then be created before
+    /// it is bound, and is deleted again if the backend does not take it.
+    fn takes_trials(&self) -> bool {
+        false
+    }
 }
 
 /// A machine behind a node.
@@ -69,7 +76,7 @@ pub enum Verdict {
 /// Why a node refuses a pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cause {
-    /// The cause on one line. The same cause always has the same text: kube-scheduler counts nodes by it.
+    /// The cause on one line. The same cause always has the same text, but for amounts: see [`kind_text`](Self::kind_text).
     pub text: String,
     /// How many lower nodes refuse the pod for this cause. Every lower node counts once; 0 if the cause is not about single nodes.
     pub nodes: u32,
@@ -115,6 +122,20 @@ impl fmt::Display for Verdict {
     }
 }
 
+// === impl Cause ===
+
+impl Cause {
+    /// The text without amounts, such as `quota "team" has … of … cpu left`: it stays the same while what is left changes. For counting
+    /// and comparing causes.
+    pub fn kind_text(&self) -> String {
+        let is_amount = |part: &str| {
+            part.starts_with(|first: char| first.is_ascii_digit()) && part.parse::<Quantity>().is_ok()
+        };
+        let parts = self.text.split(' ').map(|part| if is_amount(part) { "…" } else { part });
+        parts.collect::<Vec<_>>().join(" ")
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.nodes {
@@ -140,6 +161,29 @@ mod tests {
         let quota = Verdict::refused("quota \"team\" has 2 of 8 cpu left", false);
         assert_eq!(quota.to_string(), "quota \"team\" has 2 of 8 cpu left");
         assert_eq!(Verdict::unknown("hard topology spread").to_string(), "unknown: hard topology spread");
+    }
+
+    #[test]
+    fn causes_that_differ_in_amounts_only_are_of_one_kind() {
+        let kind = |text: &str| cause(text, 0).kind_text();
+        assert_eq!(kind("quota \"team\" has 2 of 8 cpu left"), "quota \"team\" has … of … cpu left");
+        assert_eq!(
+            kind("quota \"team\" has 0 of 8 cpu left"),
+            kind("quota \"team\" has 1500m of 9 cpu left")
+        );
+        assert_eq!(
+            kind("quota \"a\" has 1Gi of 2Gi memory left"),
+            kind("quota \"a\" has 512Mi of 2Gi memory left")
+        );
+        assert_ne!(kind("quota \"1\" has 2 of 8 cpu left"), kind("quota \"2\" has 2 of 8 cpu left"));
+        for same in [
+            "insufficient cpu",
+            "insufficient nvidia.com/mig-1g.5gb",
+            "taint 2nd-pool",
+            "volume a (hostPath /1)",
+        ] {
+            assert_eq!(kind(same), same);
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Authorization attributes of requests: a verb on a subresource of the node.
 
 use http::{Method, Request, header};
+use vk_provider::placement::TOKEN_AUDIENCE;
 
 /// The permissions that a request needs: the verb on any of the subresources.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +29,11 @@ const SUBRESOURCES: [(&str, &str, bool); 10] = [
     ("/metrics", "metrics", false),
     ("/logs", "log", false),
     ("/checkpoint", "checkpoint", false),
-    ("/placement", "placement", false),
+    ("/placement", PLACEMENT, false),
 ];
+
+/// The subresource of questions of the placement of pods.
+const PLACEMENT: &str = "placement";
 
 /// Paths that run something in containers or connect to them. They always need `create`, whatever the method: a WebSocket begins
 /// with GET, and the kubelet's `get nodes/proxy` for it lets readers run commands.
@@ -59,6 +63,13 @@ impl RequestAttributes {
             None => vec!["proxy"],
         };
         Self { verb, subresources }
+    }
+
+    /// The audience of tokens that authenticate this request and no others, if there is one. Tokens for the API server do, too.
+    ///
+    /// Only `nodes/placement` has one: a request that other permissions would open needs a token for the API server, as in a kubelet.
+    pub fn token_audience(&self) -> Option<&'static str> {
+        (self.subresources == [PLACEMENT]).then_some(TOKEN_AUDIENCE)
     }
 
     /// The kubelet's error message.
@@ -114,6 +125,24 @@ mod tests {
             ("/%70lacement/fit", "proxy"),
         ] {
             assert_eq!(of("GET", path, false), ("get", expected.to_owned()), "{path}");
+        }
+    }
+
+    #[test]
+    fn only_placement_has_an_audience_of_its_own() {
+        let audience = |method: &str, path: &str| {
+            let request = Request::builder().method(method).uri(path).body(()).unwrap();
+            RequestAttributes::from_request(&request).token_audience()
+        };
+        for path in ["/placement", "/placement/fit", "/placement/other"] {
+            assert_eq!(audience("POST", path), Some("placement.virtual-kubelet.io"), "{path}");
+        }
+        let own = SUBRESOURCES.iter().map(|(route, ..)| *route).filter(|route| *route != "/placement");
+        let others = ["/", "/placements", "/placements/fit", "/%70lacement/fit", "/debug/pprof/profile"];
+        for path in own.chain(EXEC_PATHS).chain(others) {
+            for method in ["GET", "POST", "OPTIONS"] {
+                assert_eq!(audience(method, path), None, "{method} {path}");
+            }
         }
     }
 

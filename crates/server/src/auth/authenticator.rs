@@ -55,15 +55,20 @@ impl Authenticator {
     }
 
     /// Identifies the caller: by client certificate first, then by token, as in the kubelet. `None` for everybody else, also
-    /// when the API server is unavailable.
-    pub async fn authenticate(&self, chain: &[CertificateDer<'_>], headers: &HeaderMap) -> Option<UserInfo> {
+    /// when the API server is unavailable. If there is an audience, tokens for it count beside those for the API server.
+    pub async fn authenticate(
+        &self,
+        chain: &[CertificateDer<'_>],
+        headers: &HeaderMap,
+        audience: Option<&str>,
+    ) -> Option<UserInfo> {
         let rejected = match self.authenticate_certificate(chain) {
             Some(Ok(user)) => return Some(user),
             Some(Err(reason)) => Some(reason),
             None => None,
         };
         let user = match bearer_token(headers) {
-            Some(token) => self.authenticate_token(token).await,
+            Some(token) => self.authenticate_token(token, audience).await,
             None => None,
         };
         if let (None, Some(reason)) = (&user, rejected)
@@ -82,11 +87,22 @@ impl Authenticator {
         Some(verified.and_then(|()| named()))
     }
 
-    async fn authenticate_token(&self, token: &str) -> Option<UserInfo> {
+    async fn authenticate_token(&self, token: &str, audience: Option<&str>) -> Option<UserInfo> {
         if token.is_empty() || token.len() > MAX_TOKEN {
             return None;
         }
-        let key = cache::key(token.as_bytes());
+        if audience.is_some()
+            && let Some(user) = self.review(token, audience).await
+        {
+            return Some(user);
+        }
+        self.review(token, None).await
+    }
+
+    /// The user of a token for this audience, or without one for the API server.
+    async fn review(&self, token: &str, audience: Option<&str>) -> Option<UserInfo> {
+        // What is true for one audience is not for another. Neither a token nor an audience has line ends.
+        let key = cache::key(format!("{}\n{token}", audience.unwrap_or_default()).as_bytes());
         if let Some(user) = self.tokens.get(&key) {
             return Some(user);
         }
@@ -98,7 +114,7 @@ impl Authenticator {
         if let Some(user) = self.tokens.get(&key) {
             return Some(user);
         }
-        match self.reviewer.review_token(token).await {
+        match self.reviewer.review_token(token, audience).await {
             Ok(Some(user)) => {
                 self.tokens.put(key, user.clone(), self.token_ttl);
                 Some(user)
@@ -108,7 +124,7 @@ impl Authenticator {
                 None
             }
             Err(error) => {
-                warn!(%error, "cannot review a token: rejecting the caller");
+                warn!(%error, audience, "cannot review a token: it does not authenticate the caller");
                 None
             }
         }

@@ -12,8 +12,12 @@ use super::UserInfo;
 /// Reviews tokens and accesses.
 #[async_trait]
 pub trait Reviewer: Send + Sync {
-    /// The user of a token; `None` for an invalid token.
-    async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, vk_kube::Error>;
+    /// The user of a token for this audience, or without one for the API server; `None` for an invalid token.
+    async fn review_token(
+        &self,
+        token: &str,
+        audience: Option<&str>,
+    ) -> Result<Option<UserInfo>, vk_kube::Error>;
 
     /// Whether the access is allowed.
     async fn review_access(&self, access: &AccessRequest) -> Result<bool, vk_kube::Error>;
@@ -51,19 +55,13 @@ impl ApiReviewer {
 
 #[async_trait]
 impl Reviewer for ApiReviewer {
-    async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, vk_kube::Error> {
-        let spec = TokenReviewSpec { token: token.to_owned(), ..TokenReviewSpec::default() };
-        let review = self.tokens.create(&TokenReview { spec, ..TokenReview::default() }).await?;
-        let status = review.status.unwrap_or_default();
-        if status.authenticated != Some(true) {
-            return Ok(None);
-        }
-        let user = status.user.unwrap_or_default();
-        Ok(user.username.filter(|name| !name.is_empty()).map(|name| {
-            let extra = user.extra.unwrap_or_default();
-            UserInfo { name, uid: user.uid, groups: user.groups.unwrap_or_default(), extra }
-                .with_authenticated_group()
-        }))
+    async fn review_token(
+        &self,
+        token: &str,
+        audience: Option<&str>,
+    ) -> Result<Option<UserInfo>, vk_kube::Error> {
+        let review = self.tokens.create(&token_review(token, audience)).await?;
+        Ok(reviewed_user(review, audience))
     }
 
     async fn review_access(&self, access: &AccessRequest) -> Result<bool, vk_kube::Error> {
@@ -87,5 +85,69 @@ impl Reviewer for ApiReviewer {
         let review =
             self.accesses.create(&SubjectAccessReview { spec, ..SubjectAccessReview::default() }).await?;
         Ok(review.status.is_some_and(|status| status.allowed && status.denied != Some(true)))
+    }
+}
+
+fn token_review(token: &str, audience: Option<&str>) -> TokenReview {
+    let audiences = audience.map(|audience| vec![audience.to_owned()]);
+    TokenReview { spec: TokenReviewSpec { token: token.to_owned(), audiences }, ..TokenReview::default() }
+}
+
+/// The user in the API server's answer. An answer without our audience is about the API server's: whoever reviewed the token has ignored
+/// the question.
+fn reviewed_user(review: TokenReview, audience: Option<&str>) -> Option<UserInfo> {
+    let status = review.status.unwrap_or_default();
+    let is_for_audience = audience.is_none_or(|audience| {
+        status.audiences.unwrap_or_default().iter().any(|confirmed| confirmed == audience)
+    });
+    if status.authenticated != Some(true) || !is_for_audience {
+        return None;
+    }
+    let user = status.user.unwrap_or_default();
+    let name = user.username.filter(|name| !name.is_empty())?;
+    let (groups, extra) = (user.groups.unwrap_or_default(), user.extra.unwrap_or_default());
+    Some(UserInfo { name, uid: user.uid, groups, extra }.with_authenticated_group())
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::authentication::v1::{TokenReviewStatus, UserInfo as ReviewedUser};
+    use serde_json::json;
+
+    use super::*;
+
+    fn answer(authenticated: bool, audiences: Option<&[&str]>) -> TokenReview {
+        let user = ReviewedUser { username: Some("jane".to_owned()), ..ReviewedUser::default() };
+        let audiences = audiences.map(|all| all.iter().map(ToString::to_string).collect());
+        let status = TokenReviewStatus {
+            authenticated: Some(authenticated),
+            audiences,
+            user: Some(user),
+            ..TokenReviewStatus::default()
+        };
+        TokenReview { status: Some(status), ..TokenReview::default() }
+    }
+
+    #[test]
+    fn a_review_names_an_audience_only_if_there_is_one() {
+        let spec = |audience| json!(token_review("t", audience))["spec"].clone();
+        assert_eq!(spec(None), json!({"token": "t"}));
+        assert_eq!(spec(Some("placement")), json!({"token": "t", "audiences": ["placement"]}));
+    }
+
+    #[test]
+    fn a_token_counts_for_an_audience_only_if_the_answer_confirms_it() {
+        let name = |review, audience| reviewed_user(review, audience).map(|user| user.name);
+        let jane = Some("jane".to_owned());
+        assert_eq!(name(answer(true, Some(&["placement"])), Some("placement")), jane);
+        assert_eq!(name(answer(true, Some(&["other", "placement"])), Some("placement")), jane);
+        // Authenticated, but by an authenticator that does not know audiences.
+        for audiences in [None, Some(&[][..]), Some(&["https://kubernetes.default.svc"][..])] {
+            assert_eq!(name(answer(true, audiences), Some("placement")), None, "{audiences:?}");
+            assert_eq!(name(answer(true, audiences), None), jane, "{audiences:?}");
+        }
+        assert_eq!(name(answer(false, Some(&["placement"])), Some("placement")), None);
+        assert_eq!(name(answer(false, None), None), None);
+        assert_eq!(name(TokenReview::default(), None), None);
     }
 }

@@ -9,6 +9,7 @@ use std::{
 use async_trait::async_trait;
 use http::{HeaderMap, HeaderValue, header};
 use jiff::Timestamp;
+use parking_lot::Mutex;
 use vk_supervisor::Clock;
 
 use super::{
@@ -24,21 +25,37 @@ const TTLS: CacheTtls = CacheTtls {
     unauthorized: Duration::from_secs(30),
 };
 
-/// Knows one token and two permissions, and counts the reviews.
+/// Knows a token for the API server, another for [`AUDIENCE`], and two permissions, and records the reviews.
 #[derive(Default)]
 struct FakeReviewer {
     asked: AtomicUsize,
+    /// Of token reviews.
+    audiences: Mutex<Vec<Option<String>>>,
     broken: bool,
+    /// Reviews for an audience fail.
+    ignores_audiences: bool,
 }
+
+const AUDIENCE: &str = "placement";
 
 #[async_trait]
 impl Reviewer for FakeReviewer {
-    async fn review_token(&self, token: &str) -> Result<Option<UserInfo>, vk_kube::Error> {
+    async fn review_token(
+        &self,
+        token: &str,
+        audience: Option<&str>,
+    ) -> Result<Option<UserInfo>, vk_kube::Error> {
         self.asked.fetch_add(1, Ordering::Relaxed);
-        if self.broken {
+        self.audiences.lock().push(audience.map(str::to_owned));
+        if self.broken || (self.ignores_audiences && audience.is_some()) {
             return Err(vk_kube::Error::timeout(Duration::from_secs(1)));
         }
-        Ok((token == "good").then(|| UserInfo { name: "jane".to_owned(), ..UserInfo::default() }))
+        let name = match (token, audience) {
+            ("good", None) => "jane",
+            ("limited", Some(AUDIENCE)) => "placement",
+            _ => return Ok(None),
+        };
+        Ok(Some(UserInfo { name: name.to_owned(), ..UserInfo::default() }))
     }
 
     async fn review_access(&self, access: &AccessRequest) -> Result<bool, vk_kube::Error> {
@@ -60,7 +77,15 @@ fn with(authorization: &str) -> HeaderMap {
 }
 
 async fn name(authenticator: &Authenticator, authorization: &str) -> Option<String> {
-    authenticator.authenticate(&[], &with(authorization)).await.map(|user| user.name)
+    name_for(authenticator, authorization, None).await
+}
+
+async fn name_for(
+    authenticator: &Authenticator,
+    authorization: &str,
+    audience: Option<&str>,
+) -> Option<String> {
+    authenticator.authenticate(&[], &with(authorization), audience).await.map(|user| user.name)
 }
 
 fn attributes(verb: &'static str, subresources: &[&'static str]) -> RequestAttributes {
@@ -75,7 +100,7 @@ async fn only_a_valid_bearer_token_authenticates() {
     for bad in ["Bearer bad", "Bearer", "Bearer ", "Basic good", "good", ""] {
         assert_eq!(name(&authenticator, bad).await, None, "{bad:?}");
     }
-    assert_eq!(authenticator.authenticate(&[], &HeaderMap::new()).await, None);
+    assert_eq!(authenticator.authenticate(&[], &HeaderMap::new(), None).await, None);
     assert_eq!(name(&authenticator, &format!("Bearer {}", "x".repeat(MAX_TOKEN + 1))).await, None);
 }
 
@@ -100,6 +125,49 @@ async fn a_token_is_reviewed_once_until_its_cache_entry_expires() {
     tokio::time::advance(TTLS.token).await;
     name(&authenticator, "Bearer good").await;
     assert_eq!(reviewer.asked.load(Ordering::Relaxed), 4);
+}
+
+#[tokio::test]
+async fn a_token_for_an_audience_counts_only_where_that_is_accepted() {
+    let (authenticator, reviewer) = authenticator(FakeReviewer::default());
+    let audience = Some(AUDIENCE);
+    assert_eq!(name_for(&authenticator, "Bearer limited", audience).await.as_deref(), Some("placement"));
+    assert_eq!(name(&authenticator, "Bearer limited").await, None);
+    // The token of the API server counts everywhere. The audience is tried first.
+    assert_eq!(name_for(&authenticator, "Bearer good", audience).await.as_deref(), Some("jane"));
+    assert_eq!(name_for(&authenticator, "Bearer bad", audience).await, None);
+    let [limited, none] = [Some(AUDIENCE.to_owned()), None];
+    assert_eq!(
+        *reviewer.audiences.lock(),
+        [&limited, &none, &limited, &none, &limited, &none].map(Clone::clone)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn reviews_for_an_audience_are_cached_apart_from_those_for_the_api_server() {
+    // Whatever comes first, neither answer is used for the other review.
+    for order in [[Some(AUDIENCE), None], [None, Some(AUDIENCE)]] {
+        let (authenticator, reviewer) = authenticator(FakeReviewer::default());
+        for _ in 0..100 {
+            for audience in order {
+                let limited = name_for(&authenticator, "Bearer limited", audience).await;
+                assert_eq!(limited.as_deref(), audience.map(|_| "placement"));
+                assert_eq!(name_for(&authenticator, "Bearer good", audience).await.as_deref(), Some("jane"));
+            }
+        }
+        assert_eq!(reviewer.asked.load(Ordering::Relaxed), 4, "two tokens, each for two audiences");
+        tokio::time::advance(INVALID_TTL + Duration::from_secs(1)).await;
+        assert_eq!(name(&authenticator, "Bearer limited").await, None);
+        assert_eq!(reviewer.asked.load(Ordering::Relaxed), 5);
+    }
+}
+
+#[tokio::test]
+async fn a_failed_review_for_an_audience_does_not_keep_tokens_of_the_api_server_out() {
+    let reviewer = FakeReviewer { ignores_audiences: true, ..FakeReviewer::default() };
+    let (authenticator, _) = authenticator(reviewer);
+    assert_eq!(name_for(&authenticator, "Bearer good", Some(AUDIENCE)).await.as_deref(), Some("jane"));
+    assert_eq!(name_for(&authenticator, "Bearer limited", Some(AUDIENCE)).await, None);
 }
 
 #[tokio::test(start_paused = true)]

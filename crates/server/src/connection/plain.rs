@@ -1,4 +1,4 @@
-//! HTTP without authentication, plain or over TLS, with the same limits on time and number.
+//! HTTP without authentication of requests, plain or over TLS, with the same limits on time and number.
 
 use std::{io, sync::Arc};
 
@@ -27,10 +27,14 @@ pub async fn serve_plain(
     limits: ConnectionLimits,
     supervisor: Supervisor,
 ) -> io::Result<()> {
-    serve_router(listener, router, limits, supervisor, |stream| async move { Some(stream) }).await
+    serve_router(listener, router, limits, supervisor, |stream| async move {
+        Some(Accepted { stream, has_certificate: false })
+    })
+    .await
 }
 
-/// Serves a router over TLS, otherwise like [`serve_plain`]. The configuration is [`tls::server_config`](crate::tls::server_config).
+/// Serves a router over TLS, otherwise like [`serve_plain`]. The configuration is [`tls::server_config`](crate::tls::server_config), or
+/// [`tls::server_config_for`](crate::tls::server_config_for): then clients whose certificate was accepted do not count as unauthorized.
 pub async fn serve_tls(
     listener: TcpListener,
     config: Arc<ServerConfig>,
@@ -46,16 +50,25 @@ pub async fn serve_tls(
         async move {
             let address = stream.peer_addr().ok();
             let accepted = accept_tls(&acceptor, stream, limits.handshake).await;
-            accepted
-                .inspect_err(|reason| {
-                    if let Some(omitted) = failures.allow() {
-                        warn!(?address, reason, omitted, "TLS handshake failed");
-                    }
-                })
-                .ok()
+            let accepted = accepted.inspect_err(|reason| {
+                if let Some(omitted) = failures.allow() {
+                    warn!(?address, reason, omitted, "TLS handshake failed");
+                }
+            });
+            accepted.ok().map(|stream| {
+                // A certificate is there only if one was requested, and the handshake succeeds only if it was verified.
+                let has_certificate = stream.get_ref().1.peer_certificates().is_some();
+                Accepted { stream, has_certificate }
+            })
         }
     })
     .await
+}
+
+/// A connection after its handshake.
+struct Accepted<I> {
+    stream: I,
+    has_certificate: bool,
 }
 
 async fn serve_router<H, F, I>(
@@ -67,7 +80,7 @@ async fn serve_router<H, F, I>(
 ) -> io::Result<()>
 where
     H: Fn(TcpStream) -> F,
-    F: Future<Output = Option<I>> + Send + 'static,
+    F: Future<Output = Option<Accepted<I>>> + Send + 'static,
     I: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let limiter = UnauthorizedLimiter::new(limits.unauthorized, Counter::default());
@@ -81,7 +94,10 @@ where
             });
             let served = async {
                 match handshake.await {
-                    Some(stream) => {
+                    Some(Accepted { stream, has_certificate }) => {
+                        if has_certificate {
+                            guard.release();
+                        }
                         serve_http1(TokioIo::new(stream), service, limits.head, &supervisor).await
                     }
                     None => Ok(()),

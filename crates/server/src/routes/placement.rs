@@ -9,6 +9,7 @@ use axum::{
 };
 use bytes::Bytes;
 use http::StatusCode;
+use tokio::sync::Semaphore;
 use vk_provider::{
     Provider,
     placement::{FitQuery, MAX_QUERY_BYTES},
@@ -20,6 +21,9 @@ use crate::{Api, http_error::HttpError};
 /// Time limit to receive a query, which may be long and come over a slow line.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Queries that are evaluated at the same time in this process. While it is evaluated, a query takes much more memory than its text.
+static EVALUATIONS: Semaphore = Semaphore::const_new(2);
+
 pub(super) async fn fit(Extension(api): Extension<Arc<Api>>, body: Body) -> Result<Response, HttpError> {
     if api.provider.fit().is_none() {
         return Err(not_offered());
@@ -29,11 +33,15 @@ pub(super) async fn fit(Extension(api): Extension<Arc<Api>>, body: Body) -> Resu
         HttpError::new(StatusCode::TOO_MANY_REQUESTS, message)
     })?;
     let body = receive(body).await?;
+    if let Some(limit) = FitQuery::exceeded_size(&body) {
+        return Err(too_long(&limit));
+    }
+    let evaluating = EVALUATIONS.acquire().await;
     let provider = Arc::clone(&api.provider);
     // Evaluating a large query takes milliseconds: not on a thread that serves connections.
     let evaluation = tokio::task::spawn_blocking(move || {
         let answer = evaluate(provider.as_ref(), &body);
-        drop(permit);
+        drop((permit, evaluating));
         answer
     });
     let answer = evaluation.await.map_err(|error| {
@@ -45,17 +53,18 @@ pub(super) async fn fit(Extension(api): Extension<Arc<Api>>, body: Body) -> Resu
 async fn receive(body: Body) -> Result<Bytes, HttpError> {
     match tokio::time::timeout(QUERY_TIMEOUT, to_bytes(body, MAX_QUERY_BYTES)).await {
         Ok(Ok(body)) => Ok(body),
-        Ok(Err(error)) if is_too_long(&error) => {
-            let limit = MAX_QUERY_BYTES >> 20;
-            let message = format!("the query has more than {limit} MiB: ask about fewer pods at a time");
-            Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, message))
-        }
+        Ok(Err(error)) if is_too_long(&error) => Err(too_long(&format!("{} MiB", MAX_QUERY_BYTES >> 20))),
         Ok(Err(error)) => Err(HttpError::bad_request(format!("cannot read the query: {error}"))),
         Err(_) => {
             let message = format!("the query did not arrive within {} s", QUERY_TIMEOUT.as_secs());
             Err(HttpError::new(StatusCode::REQUEST_TIMEOUT, message))
         }
     }
+}
+
+fn too_long(limit: &str) -> HttpError {
+    let message = format!("the query has more than {limit}: ask about fewer pods at a time");
+    HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, message)
 }
 
 fn is_too_long(error: &axum::Error) -> bool {

@@ -25,6 +25,7 @@ use tokio_rustls::{TlsConnector, client::TlsStream};
 use vk_provider::{
     ContainerRef, Error, ObservedPod, PodBundle, PodRef, Provider, Quantity, Result,
     ability::{Exec, ExecOptions, Fit, LogBody, LogOptions, Logs, LowerNode, Output, Started, Verdict},
+    placement::TOKEN_AUDIENCE,
 };
 use vk_server::{
     Api, ConnectionLimits, DebugHandlers, Metrics, PodLister,
@@ -42,16 +43,28 @@ pub(crate) const POWERLESS: &str = "nothing";
 /// The token of a user who may do one thing to nodes begins with this and continues with the verb and the subresource, as in
 /// `may:get/log`.
 pub(crate) const MAY: &str = "may:";
+/// Before another token: it is not for the API server, but for the audience of placement.
+pub(crate) const FOR_PLACEMENT: &str = "placement:";
 /// Limit of sessions in tests.
 pub(crate) const SESSIONS: usize = 3;
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-/// Allows everything to the user of [`TOKEN`] and to `admin`, and to users of tokens with [`MAY`] what they say.
+/// Allows everything to the user of [`TOKEN`] and to `admin`, and to users of tokens with [`MAY`] what they say. A token that begins with
+/// [`FOR_PLACEMENT`] is one for the audience of placement.
 struct FakeReviewer;
 
 #[async_trait]
 impl Reviewer for FakeReviewer {
-    async fn review_token(&self, token: &str) -> std::result::Result<Option<UserInfo>, vk_kube::Error> {
+    async fn review_token(
+        &self,
+        token: &str,
+        audience: Option<&str>,
+    ) -> std::result::Result<Option<UserInfo>, vk_kube::Error> {
+        let token = match (audience, token.strip_prefix(FOR_PLACEMENT)) {
+            (None, None) => token,
+            (Some(TOKEN_AUDIENCE), Some(rest)) => rest,
+            _ => return Ok(None),
+        };
         let name = match token {
             TOKEN => "bearer",
             POWERLESS => "powerless",

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use vk_provider::placement::MAX_QUERY_BYTES;
 use vk_server::ConnectionLimits;
 
-use crate::harness::{MAY, POWERLESS, TOKEN, TestNode};
+use crate::harness::{FOR_PLACEMENT, MAY, POWERLESS, TOKEN, TestNode};
 
 const FIT: &str = "/placement/fit";
 const QUESTION: &str = r#"{"pods": [{"metadata": {"name": "a"}}]}"#;
@@ -94,6 +94,19 @@ async fn permission_for_placement_opens_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_token_for_placement_counts_for_placement_only_and_needs_the_permission() {
+    let node = start().await;
+    // Its user may do everything, so that only the audience can be the reason.
+    let token = format!("{FOR_PLACEMENT}{TOKEN}");
+    assert_eq!(node.send("POST", FIT, &token, QUESTION).await.0, 200);
+    for (method, path) in OTHERS {
+        assert_eq!(node.send(method, path, &token, "").await.0, 401, "{method} {path}");
+    }
+    let powerless = format!("{FOR_PLACEMENT}{POWERLESS}");
+    assert_eq!(node.send("POST", FIT, &powerless, QUESTION).await.0, 403);
+}
+
+#[tokio::test]
 async fn invalid_questions_are_refused_with_the_reason() {
     let node = start().await;
     for (question, words) in [
@@ -116,6 +129,32 @@ async fn a_question_that_is_too_long_is_refused_with_the_limit() {
     let (code, why) = node.send("POST", FIT, TOKEN, &padded(MAX_QUERY_BYTES + 1)).await;
     assert!(code == 413 && why.contains("more than 8 MiB"), "{code} {why}");
     assert_eq!(node.send("POST", FIT, TOKEN, &padded(MAX_QUERY_BYTES)).await.0, 200);
+}
+
+#[tokio::test]
+async fn a_question_that_would_take_much_more_memory_than_its_text_is_refused() {
+    let node = start().await;
+    let list = |item: &str, count: usize| vec![item; count].join(",");
+    let send = |question: String| {
+        let node = &node;
+        async move { node.send("POST", FIT, TOKEN, &question).await }
+    };
+    for (field, item, most) in [("pods", "{}", 1000), ("held", "{}", 1000), ("without", "\"u\"", 10_000)] {
+        let others = if field == "pods" { "" } else { r#""pods": [], "# };
+        let question = |count: usize| format!(r#"{{{others}"{field}": [{}]}}"#, list(item, count));
+        let (code, why) = send(question(most + 1)).await;
+        assert!(code == 400 && why.contains(&format!("at most {most}")), "{field}: {code} {why}");
+        assert_eq!(send(question(most)).await.0, 200, "{field}");
+    }
+    // As many as fit into the limit, each with the size of all its fields.
+    let items = list("{}", (MAX_QUERY_BYTES - 100) / 3);
+    for question in [
+        format!(r#"{{"pods": [{items}]}}"#),
+        format!(r#"{{"pods": [{{"spec": {{"containers": [{items}]}}}}]}}"#),
+    ] {
+        let (code, why) = send(question).await;
+        assert!(code == 413 && why.contains("objects"), "{code} {why}");
+    }
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use vk_provider::{
-    Changes, Error, ObservedPod, PodChange, PodRef, Provider, Result, Supervisor,
+    Changes, Error, ObservedPod, PodBundle, PodChange, PodRef, Provider, Result, Supervisor,
     ability::{Attach, Exec, Fit, Logs, PortForward, Stats},
     error::{Kind, Reaction},
 };
@@ -127,11 +127,19 @@ impl Caller {
 
     /// Creates a pod, with the retries of the core.
     pub(crate) async fn create(&self, pod: &Arc<Pod>) -> Outcome<PodRef> {
+        self.create_bundle(&bundle(pod, true)).await
+    }
+
+    /// Creates a pod with its own resolver, with the retries of the core.
+    pub(crate) async fn create_bundle(&self, bundle: &PodBundle) -> Outcome<PodRef> {
         let made = self
             .until(
                 "create_pod accepts the pod",
                 "accept the pod, or let Subject::configure_pod make it one that the backend can run",
-                || async { retry(self.try_create(pod).await, Reaction::Done) },
+                || async {
+                    let call = self.provider.create_pod(bundle.clone());
+                    retry(self.call("create_pod", call).await, Reaction::Done)
+                },
             )
             .await?;
         made.map_err(|error| {
@@ -141,7 +149,7 @@ impl Caller {
                 "accept the pod, or let Subject::configure_pod make it one that the backend can run",
             )
         })?;
-        Ok(reference(pod))
+        Ok(reference(&bundle.pod))
     }
 
     /// Creates a pod and waits until it runs.
@@ -247,6 +255,11 @@ impl Caller {
             _ => None,
         });
         about.collect()
+    }
+
+    /// All changes until now, as text.
+    pub(crate) fn all_changes(&self) -> String {
+        format!("{:?}", self.changes.lock())
     }
 
     pub(crate) fn logs(&self) -> Outcome<&dyn Logs> {

@@ -60,6 +60,7 @@ impl CaseContext {
             kubelet_port: 10250,
             operating_system: "linux".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
+            cluster: None,
             state_dir: state.path().to_owned(),
             shared_dir: state.path().to_owned(),
             extensions: vk_provider::Extensions::default(),
@@ -79,6 +80,11 @@ impl CaseContext {
 
     pub(crate) fn lacks(&self, feature: Feature) -> bool {
         self.subject.lacks().contains(&feature)
+    }
+
+    /// A grace period that a later delete shortens. On a backend that cannot shorten it, it ends soon by itself.
+    pub(crate) fn first_grace(&self) -> Duration {
+        if self.lacks(Feature::ShortenGrace) { Duration::from_secs(1) } else { Duration::from_hours(1) }
     }
 
     /// Ends the case if the backend lacks this feature.

@@ -10,6 +10,8 @@ use k8s_openapi::{
     },
     apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
 };
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
 use vk_provider::PodRef;
 
 use super::{
@@ -23,8 +25,21 @@ pub(crate) const APP: &str = "app";
 pub(crate) const INIT: &str = "prepare";
 /// The ConfigMap that the pods refer to: its name, a key, and the value.
 pub const SETTINGS: (&str, &str, &str) = ("conformance", "colour", "blue");
-/// The environment variable that [`PodBuilder::with_settings`] sets from it.
+/// The Secret that the pods refer to: its name, a key, and the value.
+pub const LOGIN: (&str, &str, &str) = ("conformance-login", "password", "correct-horse-battery-staple");
+/// The pull secret of the pods: its name, the registry, and the password.
+pub const PULL_SECRET: (&str, &str, &str) =
+    ("conformance-pull", "https://index.docker.io/v1/", "tr0ub4dor-and-3");
+/// The environment variable that [`PodBuilder::with_settings`] sets from the ConfigMap.
 pub(crate) const VARIABLE: &str = "CONFORMANCE_COLOUR";
+/// The environment variable that [`PodBuilder::with_secret`] sets.
+pub(crate) const PASSWORD: &str = "CONFORMANCE_PASSWORD";
+/// The environment variable that is the pod's address.
+pub(crate) const ADDRESS: &str = "CONFORMANCE_IP";
+/// The environment variable that contains it.
+pub(crate) const URL: &str = "CONFORMANCE_URL";
+/// The file of [`PodBuilder::with_files`] with a token.
+pub(crate) const TOKEN_FILE: &str = "all/token";
 
 const IMAGE: &str = "busybox:1.37";
 /// The creation time of the pods, in the past.
@@ -39,6 +54,10 @@ pub(crate) struct PodBuilder<'a> {
     init: bool,
     second: bool,
     settings: bool,
+    /// More fields of the first container.
+    container_fields: Value,
+    /// More fields of the spec.
+    spec_fields: Value,
 }
 
 // === impl PodBuilder ===
@@ -48,7 +67,17 @@ impl<'a> PodBuilder<'a> {
     pub(super) fn new(context: &'a CaseContext) -> Self {
         let behavior =
             PodBehavior { containers: ContainerBehavior::UntilStopped, init: ContainerBehavior::Ends(0) };
-        Self { context, name: None, behavior, restart: "Always", init: false, second: false, settings: false }
+        Self {
+            context,
+            name: None,
+            behavior,
+            restart: "Always",
+            init: false,
+            second: false,
+            settings: false,
+            container_fields: json!({}),
+            spec_fields: json!({}),
+        }
     }
 
     /// Sets the name, which is unique by default.
@@ -80,10 +109,51 @@ impl<'a> PodBuilder<'a> {
         Self { settings: true, ..self }
     }
 
+    /// Adds a variable from a Secret, and a pull secret.
+    pub(crate) fn with_secret(self) -> Self {
+        let (secret, key, _) = LOGIN;
+        let source = json!({"secretKeyRef": {"name": secret, "key": key}});
+        let container_fields = json!({"env": [{"name": PASSWORD, "valueFrom": source}]});
+        let spec_fields = json!({"imagePullSecrets": [{"name": PULL_SECRET.0}]});
+        Self { container_fields, spec_fields, ..self }
+    }
+
+    /// Adds a variable that is the pod's address, and one that contains it.
+    pub(crate) fn with_address(self, inside: bool) -> Self {
+        let source = json!({"fieldRef": {"apiVersion": "v1", "fieldPath": "status.podIP"}});
+        let mut env = vec![json!({"name": ADDRESS, "valueFrom": source})];
+        if inside {
+            env.push(json!({"name": URL, "value": url(&format!("$({ADDRESS})"))}));
+        }
+        Self { container_fields: json!({"env": env}), ..self }
+    }
+
+    /// Adds a volume of every kind that has files from the API, each in its [`files_folder`].
+    pub(crate) fn with_files(self) -> Self {
+        let (map, colour, _) = SETTINGS;
+        let (secret, password, _) = LOGIN;
+        let volumes = json!([
+            {"name": "map", "configMap": {"name": map, "defaultMode": 0o640}},
+            {"name": "secret", "secret": {"secretName": secret, "defaultMode": 0o400}},
+            {"name": "pod", "downwardAPI": {"defaultMode": 0o644, "items": [
+                {"path": "name", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.name"}, "mode": 0o600},
+            ]}},
+            {"name": "all", "projected": {"defaultMode": 0o444, "sources": [
+                {"configMap": {"name": map, "items": [{"key": colour, "path": "nested/colour", "mode": 0o604}]}},
+                {"secret": {"name": secret, "items": [{"key": password, "path": "password"}]}},
+                {"serviceAccountToken": {"path": "token", "audience": "conformance", "expirationSeconds": 3600}},
+            ]}},
+        ]);
+        let mounts = ["map", "secret", "pod", "all"]
+            .map(|name| json!({"name": name, "mountPath": files_folder(name), "readOnly": true}));
+        let container_fields = json!({"volumeMounts": mounts});
+        Self { container_fields, spec_fields: json!({"volumes": volumes}), ..self }
+    }
+
     pub(crate) fn build(self) -> Arc<Pod> {
         let uid = new_uid();
         let name = self.name.unwrap_or_else(|| format!("conformance-{}", &uid[..8]).into());
-        let mut app = container(APP, self.behavior.containers);
+        let mut app = extended(&container(APP, self.behavior.containers), &self.container_fields);
         let mut volumes = None;
         if self.settings {
             let (map, key, _) = SETTINGS;
@@ -112,22 +182,44 @@ impl<'a> PodBuilder<'a> {
                 generation: Some(1),
                 ..ObjectMeta::default()
             },
-            spec: Some(PodSpec {
-                init_containers: self.init.then(|| vec![container(INIT, self.behavior.init)]),
-                containers,
-                volumes,
-                restart_policy: Some(self.restart.to_owned()),
-                termination_grace_period_seconds: Some(30),
-                automount_service_account_token: Some(false),
-                node_name: Some(NODE.to_owned()),
-                ..PodSpec::default()
-            }),
+            spec: Some(extended(
+                &PodSpec {
+                    init_containers: self.init.then(|| vec![container(INIT, self.behavior.init)]),
+                    containers,
+                    volumes,
+                    restart_policy: Some(self.restart.to_owned()),
+                    termination_grace_period_seconds: Some(30),
+                    automount_service_account_token: Some(false),
+                    node_name: Some(NODE.to_owned()),
+                    ..PodSpec::default()
+                },
+                &self.spec_fields,
+            )),
             status: Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() }),
         };
         self.context.subject().configure_pod(&mut pod, &self.behavior);
         self.context.made(reference(&pod));
         Arc::new(pod)
     }
+}
+
+/// The path of a volume of [`PodBuilder::with_files`], or of a file in it, in the container.
+pub(crate) fn files_folder(path: &str) -> String {
+    format!("/etc/conformance-files/{path}")
+}
+
+/// A value that contains the pod's address.
+pub(crate) fn url(ip: &str) -> String {
+    format!("http://{ip}:80/")
+}
+
+/// An object with more fields.
+fn extended<T: Serialize + DeserializeOwned>(object: &T, fields: &Value) -> T {
+    let mut extended = json!(object);
+    for (name, value) in fields.as_object().into_iter().flatten() {
+        extended[name] = value.clone();
+    }
+    serde_json::from_value(extended).expect("invariant: the fields of the suite are valid")
 }
 
 /// A container with a command for this behaviour.

@@ -109,6 +109,12 @@ pub enum Feature {
     Namesakes,
     /// Detecting a closed port before data is sent. Without this only reading fails.
     ClosedPorts,
+    /// Shortening the grace period of a pod that is stopping.
+    ShortenGrace,
+    /// Files of configMap, secret, downwardAPI and projected volumes.
+    Files,
+    /// Variables from Secrets, and pull secrets.
+    Secrets,
 }
 
 impl fmt::Display for Feature {
@@ -127,6 +133,9 @@ impl fmt::Display for Feature {
             Self::Survival => "pods that outlive the process",
             Self::Namesakes => "two pods of the same name at a time",
             Self::ClosedPorts => "detection of closed ports before data is sent",
+            Self::ShortenGrace => "shortening of a grace period that has begun",
+            Self::Files => "files in volumes",
+            Self::Secrets => "Secrets",
         })
     }
 }

@@ -153,6 +153,22 @@ macro_rules! __conformance_cases {
                 "Dropping the session closes them, and kills the process where the backend can.";
             exec::a_container_gets_its_environment
                 "Environment, command and arguments of a container, resolved and expanded, for one start:";
+            addresses::a_variable_has_the_address_of_the_pod
+                "Until then no container starts with the value: the provider resolves it again";
+            addresses::an_address_inside_a_value_is_filled_in_or_refused
+                "passes the field on to a backend that has field references, or refuses the pod.";
+            files::every_kind_of_volume_has_its_files
+                "a complete set as soon as it is available,";
+            files::a_file_has_its_mode
+                "Permission bits, such as `0o644`.";
+            files::a_renewed_token_replaces_its_file
+                "then a new complete set for each change.";
+            secrets::a_secret_becomes_a_variable
+                "Environment, command and arguments of a container, resolved and expanded, for one start:";
+            secrets::pull_credentials_are_for_the_images_of_the_pod
+                "Registry credentials from the pod's `imagePullSecrets` that match the image, best match first;";
+            secrets::nothing_secret_is_shown
+                "Nothing of it may be in a status, event, annotation, error or log of the provider.";
             attach::a_detached_container_goes_on
                 "Attaches to the container's main process, which keeps running when the session ends.";
             attach::attaching_to_nobody_is_not_found
@@ -170,7 +186,7 @@ macro_rules! __conformance_cases {
             fit::a_pod_that_no_node_can_have_does_not_fit
                 "Where the provider cannot be sure it says [`Verdict::Unknown`] and never guesses.";
             fit::a_cause_has_one_text
-                "The same cause always has the same text: kube-scheduler counts nodes by it.";
+                "The same cause always has the same text, but for amounts";
             fit::pods_before_take_room
                 "Each pod is evaluated as if the pods before it that were not refused,";
             fit::held_pods_take_room

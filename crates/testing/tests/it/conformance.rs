@@ -6,6 +6,7 @@
 mod broken;
 mod bystander;
 mod fault;
+mod inputs;
 mod plain;
 mod report;
 
@@ -276,7 +277,28 @@ found_by! {
     a_session_that_ends_the_container_is_found: EndsTheContainerWithTheSession => [
         a_dropped_session_leaves_the_container_alone,
     ];
-    a_forgotten_environment_is_found: ForgetsTheEnvironment => [a_container_gets_its_environment];
+    a_forgotten_environment_is_found: ForgetsTheEnvironment => [
+        a_container_gets_its_environment,
+        a_secret_becomes_a_variable,
+        a_variable_has_the_address_of_the_pod,
+        an_address_inside_a_value_is_filled_in_or_refused,
+    ];
+    lost_secret_files_are_found: LosesSecretFiles => [
+        every_kind_of_volume_has_its_files,
+        a_file_has_its_mode,
+        a_renewed_token_replaces_its_file,
+    ];
+    ignored_modes_are_found: IgnoresModes => [a_file_has_its_mode];
+    old_tokens_are_found: KeepsOldTokens => [a_renewed_token_replaces_its_file];
+    lost_secret_variables_are_found: LosesSecretVariables => [a_secret_becomes_a_variable];
+    a_missing_address_is_found: StartsWithoutAddress => [
+        a_variable_has_the_address_of_the_pod,
+        an_address_inside_a_value_is_filled_in_or_refused,
+    ];
+    credentials_for_other_images_are_found: AsksForOtherImages => [
+        pull_credentials_are_for_the_images_of_the_pod,
+    ];
+    secrets_that_are_shown_are_found: ShowsSecrets => [nothing_secret_is_shown];
     a_detach_that_ends_the_container_is_found: EndsTheContainerWhenDetached => [a_detached_container_goes_on];
     an_attachment_to_nobody_is_found: AttachesToNobody => [attaching_to_nobody_is_not_found];
     a_port_that_is_never_reached_is_found: RefusesEveryPort => [a_port_that_listens_is_reached];
@@ -379,7 +401,9 @@ async fn what_a_plain_provider_lacks_does_not_apply_and_the_rest_passes() {
         "the provider has no attach",
         "the provider has no containers that exit",
         "the provider has no ephemeral containers",
+        "the provider has no Secrets",
         "the provider has no exec",
+        "the provider has no files in volumes",
         "the provider has no fit",
         "the provider has no init containers",
         "the provider has no logs",

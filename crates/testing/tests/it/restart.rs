@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
+use serde_json::json;
 use vk_testing::control_plane::{Error, Options};
 use vk_testing::{ControlPlane, eventually};
 
@@ -83,4 +84,47 @@ async fn a_data_folder_continues_with_its_objects_and_authorities() {
     let cluster = ControlPlane::start(options).await.unwrap();
     assert_eq!(cluster.ca_pem(), ca);
     Api::<ConfigMap>::namespaced(cluster.admin().unwrap(), "default").get("kept").await.unwrap();
+}
+
+/// A pod that its scheduler has to place.
+fn pod_for(scheduler: &str) -> Pod {
+    serde_json::from_value(json!({
+        "metadata": {"name": scheduler},
+        "spec": {"schedulerName": scheduler, "containers": [{"name": "main", "image": "none"}]},
+    }))
+    .unwrap()
+}
+
+#[tokio::test]
+#[ignore = "needs the control plane: make test"]
+async fn the_scheduler_runs_with_the_configuration_that_it_is_started_and_restarted_with() {
+    let config = |scheduler: &str| {
+        format!(
+            "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n\
+             leaderElection: {{leaderElect: true}}\nprofiles: [{{schedulerName: {scheduler}}}]\n"
+        )
+    };
+    let options = Options { scheduler_config: Some(config("first")), ..Options::with_controllers() };
+    let cluster = ControlPlane::start(options).await.unwrap();
+    let pods = Api::<Pod>::namespaced(cluster.admin().unwrap(), "default");
+    // Without nodes a pod is unschedulable, which only a scheduler with this name finds out.
+    let decided = async |scheduler: &str| {
+        eventually("the pod is unschedulable", Duration::from_secs(30), || async {
+            let pod = pods.get(scheduler).await.map_err(|error| error.to_string())?;
+            let conditions = pod.status.and_then(|status| status.conditions).unwrap_or_default();
+            let decided = conditions.iter().any(|one| one.reason.as_deref() == Some("Unschedulable"));
+            if decided { Ok(()) } else { Err(format!("{conditions:?}")) }
+        })
+        .await;
+    };
+    for scheduler in ["first", "second"] {
+        pods.create(&PostParams::default(), &pod_for(scheduler)).await.unwrap();
+    }
+    decided("first").await;
+    let second = pods.get("second").await.unwrap().status.and_then(|status| status.conditions);
+    assert_eq!(second, None);
+    cluster.restart_scheduler(&config("second")).await.unwrap();
+    decided("second").await;
+    let outcome = cluster.restart_scheduler("[]").await;
+    assert!(matches!(outcome, Err(Error::SchedulerConfig(_))), "{outcome:?}");
 }

@@ -1,9 +1,8 @@
 //! Name, id and version of the lower cluster.
 
-use k8s_openapi::api::core::v1::Namespace;
 use parking_lot::Mutex;
 use serde::Deserialize;
-use vk_kube::{Client, Error, Kind, Objects};
+use vk_kube::{Client, Error, Kind, cluster_id::cluster_id};
 
 use crate::names;
 
@@ -79,11 +78,4 @@ impl ClusterIdentity {
         *self.known.lock() = now;
         Ok(changed)
     }
-}
-
-/// The id of a cluster: the UID of `kube-system`, which is as old as the cluster and cannot be deleted.
-pub(crate) async fn cluster_id(client: &Client) -> Result<String, Error> {
-    let namespaces: Objects<Namespace> = Objects::all(client.clone());
-    let system = namespaces.get("kube-system").await?;
-    system.metadata.uid.ok_or_else(|| Error::new(Kind::Server, "namespace kube-system has no UID"))
 }

@@ -55,6 +55,11 @@ impl Fit for ClusterProvider {
         let best = node.lower.with_snapshot(|snapshot| snapshot.best_nodes(&query, &lower, count));
         best.unwrap_or_default()
     }
+
+    /// The lower scheduler decides about every pod, and [`status`](crate::status) reports it.
+    fn takes_trials(&self) -> bool {
+        true
+    }
 }
 
 impl VirtualNode {

@@ -59,12 +59,14 @@ impl VirtualNode {
 }
 
 /// Whether a lower pod may be removed before its kubelet confirmed that it stopped: it is not bound, has ended, or was deleted with force
-/// in the upper cluster, where nobody waits for it.
+/// in the upper cluster, where nobody waits for it. For the end of one on trial everybody waits: it is not bound in the upper cluster, and
+/// goes to another node as soon as it is gone here.
 fn can_skip_grace(lower: &Pod, last_known: Option<&Pod>) -> bool {
-    let bound = lower.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
-    let forced =
-        last_known.is_some_and(|upper| upper.metadata.deletion_timestamp.is_none() && !has_ended(upper));
-    !bound || has_ended(lower) || forced
+    let is_bound = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+    let forced = last_known.is_some_and(|upper| {
+        is_bound(upper) && upper.metadata.deletion_timestamp.is_none() && !has_ended(upper)
+    });
+    !is_bound(lower) || has_ended(lower) || forced
 }
 
 #[cfg(test)]
@@ -82,10 +84,15 @@ mod tests {
         let runs = pod(json!({"spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Running"}}));
         let stops = pod(json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z"}}));
         let failed = pod(json!({"status": {"phase": "Failed"}}));
-        for last_known in [None, Some(&stops), Some(&failed)] {
+        let on_trial = pod(json!({
+            "metadata": {"labels": {"multicluster.virtual-kubelet.io/trial": "vk"}},
+            "status": {"conditions": [{"type": "multicluster.virtual-kubelet.io/Placed", "status": "Unknown", "reason": "OnTrial"}]},
+        }));
+        for last_known in [None, Some(&stops), Some(&failed), Some(&on_trial)] {
             assert!(!can_skip_grace(&runs, last_known), "{last_known:?}");
         }
-        assert!(can_skip_grace(&runs, Some(&pod(json!({})))), "deleted by force");
+        let forced = pod(json!({"spec": {"nodeName": "vk", "containers": []}}));
+        assert!(can_skip_grace(&runs, Some(&forced)), "deleted by force");
         assert!(can_skip_grace(&pod(json!({"spec": {"containers": []}})), None), "it has no node");
         assert!(can_skip_grace(
             &pod(json!({"spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Failed"}})),

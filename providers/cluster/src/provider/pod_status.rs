@@ -5,7 +5,7 @@
 
 use futures::{StreamExt as _, TryStreamExt as _, stream};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition, PodStatus};
-use vk_provider::{Error, PodRef, Result, error::Kind};
+use vk_provider::{Error, PodRef, Result, error::Kind, pod::may_get_successor_of_same_name};
 
 use super::{VirtualNode, lower_error, pod_creation::replaced, pod_records::PodRecord};
 use crate::{
@@ -180,17 +180,6 @@ impl VirtualNode {
     }
 }
 
-/// Whether another pod of the same name may be created when this one has failed. Two of them must not run: they would write to the same
-/// volumes, and both believe to be the member that the name stands for. Only pods without a controller, and those of controllers
-/// that give every pod a new name, are known to be safe.
-fn may_get_successor_of_same_name(upper: &Pod) -> bool {
-    let mut owners = upper.metadata.owner_references.iter().flatten();
-    let controller = owners.find(|owner| owner.controller == Some(true));
-    controller.is_some_and(|owner| {
-        !matches!(owner.kind.as_str(), "ReplicaSet" | "ReplicationController" | "Job" | "DaemonSet")
-    })
-}
-
 /// Whether the API server must be asked before this status, from a lower pod in the watch, is reported: it says that the pod has ended, or
 /// that a pod which is stopping runs no more, and the upper cluster does not know that yet.
 fn needs_confirmation(known: &PodRecord, lower: &Pod, status: &PodStatus) -> bool {
@@ -228,27 +217,4 @@ fn not_offloaded_status(why: String) -> PodStatus {
 
 fn absent(pod: &PodRef) -> Error {
     Error::not_found(format!("pod {pod} is not in the lower cluster"))
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-
-    #[test]
-    fn only_controllers_that_name_pods_anew_let_a_lost_pod_fail() {
-        let of = |kind: &str| -> Pod {
-            let owner =
-                json!({"apiVersion": "v1", "kind": kind, "name": "o", "uid": "u", "controller": true});
-            serde_json::from_value(json!({"metadata": {"ownerReferences": [owner]}})).unwrap()
-        };
-        for kind in ["StatefulSet", "StrimziPodSet", "Cluster"] {
-            assert!(may_get_successor_of_same_name(&of(kind)), "{kind}");
-        }
-        for kind in ["ReplicaSet", "ReplicationController", "Job", "DaemonSet"] {
-            assert!(!may_get_successor_of_same_name(&of(kind)), "{kind}");
-        }
-        assert!(!may_get_successor_of_same_name(&Pod::default()), "nobody creates it again");
-    }
 }

@@ -16,7 +16,8 @@ use vk_kube::UpperCluster;
 use vk_provider::{
     Error, PodBundle, PodChange, PodRef, Provider as _, Resolver, Result,
     resolve::{
-        Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Reference, Token, TokenRequest,
+        Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Reference, Token, TokenLifetime,
+        TokenRequest,
     },
 };
 use vk_provider_cluster::{
@@ -311,7 +312,7 @@ impl Resolver for Unused {
         unused()
     }
 
-    fn volume(&self, _name: &str) -> BoxStream<'static, Result<FileSet>> {
+    fn volume(&self, _name: &str, _tokens: TokenLifetime) -> BoxStream<'static, Result<FileSet>> {
         stream::empty().boxed()
     }
 

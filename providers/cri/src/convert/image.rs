@@ -2,7 +2,7 @@
 
 use secrecy::ExposeSecret as _;
 use vk_pod_engine::backend::Image;
-use vk_provider::resolve::PullCredentials;
+use vk_provider::resolve::{PullCredentials, RegistryLogin};
 
 use crate::proto;
 
@@ -25,15 +25,15 @@ pub(crate) fn image_names(spec: proto::ImageSpec) -> [String; 3] {
 
 pub(crate) fn auth(credentials: &PullCredentials) -> proto::AuthConfig {
     let mut auth = proto::AuthConfig::default();
-    match credentials {
-        PullCredentials::Basic { username, password } => {
+    match &credentials.login {
+        RegistryLogin::Basic { username, password } => {
             auth.username.clone_from(username);
             password.expose_secret().clone_into(&mut auth.password);
         }
-        PullCredentials::IdentityToken(token) => {
+        RegistryLogin::IdentityToken(token) => {
             token.expose_secret().clone_into(&mut auth.identity_token);
         }
-        PullCredentials::RegistryToken(token) => {
+        RegistryLogin::RegistryToken(token) => {
             token.expose_secret().clone_into(&mut auth.registry_token);
         }
     }
@@ -46,8 +46,7 @@ mod tests {
 
     #[test]
     fn credentials_reach_the_wire_and_no_log() {
-        let credentials =
-            PullCredentials::Basic { username: "me".into(), password: "hidden".to_owned().into() };
+        let credentials = PullCredentials::basic("example.com", "me", "hidden");
         let auth = auth(&credentials);
         assert_eq!((auth.username.as_str(), auth.password.as_str()), ("me", "hidden"));
         let shown = format!("{:?}", proto::PullImageRequest { auth: Some(auth), ..Default::default() });

@@ -154,6 +154,7 @@ async fn the_tasks_of_a_backend_belong_to_the_supervisor_of_its_context() {
         kubelet_port: 10250,
         operating_system: "linux".to_owned(),
         cluster_domain: "cluster.local".to_owned(),
+        cluster: None,
         state_dir: folder.path().join("n"),
         shared_dir: folder.path().to_owned(),
         extensions: Extensions::default(),

@@ -241,7 +241,7 @@ async fn an_unknown_image_is_none_for_every_kind_of_response() {
 async fn a_pull_takes_credentials_and_the_pods_annotations_along() {
     let fake = FakeRuntime::start();
     let cri = open(&fake).await;
-    let credentials = PullCredentials::Basic { username: "me".into(), password: "secret".to_owned().into() };
+    let credentials = PullCredentials::basic("example.com", "me", "secret");
     fake.script().image_ref = "sha256:1".into();
     assert_eq!(cri.pull("nginx:1", Some(&credentials), &sandbox_config()).await.unwrap(), "sha256:1");
     let request = fake.script().pulled.clone().unwrap();

@@ -13,6 +13,7 @@ fn context(folder: &Path, node: &str) -> Context {
         kubelet_port: 10250,
         operating_system: "linux".to_owned(),
         cluster_domain: "cluster.local".to_owned(),
+        cluster: None,
         state_dir: folder.join(node),
         shared_dir: folder.to_owned(),
         extensions: vk_provider::Extensions::default(),

@@ -8,7 +8,7 @@ use vk_provider_local::image::{Error, Kind, LayerFormat, Settings, Store};
 use vk_testing::host::{HostResources, Image, Registry};
 
 fn credentials(password: &str) -> PullCredentials {
-    PullCredentials::Basic { username: Registry::USER.to_owned(), password: password.into() }
+    PullCredentials::basic("registry", Registry::USER, password)
 }
 
 fn store(directory: &Path) -> Arc<Store> {

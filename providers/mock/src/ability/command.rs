@@ -2,8 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
 use tokio::io::AsyncReadExt;
+use vk_provider::resolve::File;
 
 use super::{
     archive,
@@ -29,9 +30,8 @@ pub(super) struct MountedFiles {
 }
 
 impl MountedFiles {
-    async fn read(&self, path: &str) -> Option<Bytes> {
-        let inputs = self.inputs.as_ref()?;
-        inputs.file(&self.container, path).await.map(|file| file.content)
+    async fn find(&self, path: &str) -> Option<File> {
+        self.inputs.as_ref()?.file(&self.container, path).await
     }
 }
 
@@ -68,10 +68,14 @@ async fn builtin(words: &[&str], console: &mut Console, here: &CommandEnv) -> Re
         ["cat"] => cat(console).await?,
         ["cat", path] => match here.files.read(path) {
             Some(file) => console.out(file).await?,
-            None => match here.mounts.read(path).await {
-                Some(file) => console.out(file).await?,
+            None => match here.mounts.find(path).await {
+                Some(file) => console.out(file.content).await?,
                 None => return no_such_file(console, "cat", path).await,
             },
+        },
+        ["stat", "-L", "-c", "%a", path] => match here.mounts.find(path).await {
+            Some(file) => console.out(format!("{:o}\n", file.mode)).await?,
+            None => return no_such_file(console, "stat", path).await,
         },
         ["test", "-d", path] => return Ok(i32::from(!here.files.is_folder(path))),
         ["tar", "cf", "-", path] => return pack(path, console, &here.files).await,

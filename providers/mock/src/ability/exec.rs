@@ -67,7 +67,7 @@ impl Mock {
         let inputs = self.0.inputs.lock().get(&container.pod.uid).cloned();
         if let Some(inputs) = inputs {
             let facts = self.facts(&container.pod).await?;
-            env.extend(inputs.environment(&container.container, restarts, &facts).await?.env);
+            env.extend(inputs.environment(&container.container, restarts, &facts).await?.pairs());
         }
         Ok(env)
     }

@@ -84,6 +84,9 @@ fn an_error_is_invalid_and_names_its_position() {
         ("fit: {lowerNode: 2}", &["lowerNode", "did you mean `lowerNodes`?"]),
         ("fit: {lasting: true}", &["fit", "does nothing"]),
         ("fit: {refused: a, unknown: b}", &["fit", "write one of them"]),
+        ("fields: {hostNetwork: {policy: refusd}}", &["fields.hostNetwork", "refusd"]),
+        ("groups: [{id: g, begin: soon}]", &["groups[0].begin", "soon", "2026-01-01T00:00:00Z"]),
+        ("groups: [{id: g, stat: Running}]", &["stat", "did you mean `state`?"]),
         ("podCIDR: 10.0.0.0", &["podCIDR", "10.0.0.0"]),
         ("vk-1: {cpu: [1]}", &["vk-1", "cpu"]),
     ] {

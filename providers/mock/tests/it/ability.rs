@@ -14,7 +14,7 @@ use vk_provider::{
 };
 use vk_provider_mock::Mock;
 
-use crate::support::{bundle, pod, reference};
+use crate::support::{bundle, bundle_with_address, pod, reference};
 
 const ALL: ExecOptions = ExecOptions { stdin: true, stdout: true, stderr: true, tty: false };
 
@@ -81,6 +81,18 @@ async fn builtin_commands_work() {
     }
     let (code, out, _) = run(&mock, "head -c 1000000 /dev/zero", "").await;
     assert_eq!((code, out.len()), (0, 1_000_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_container_that_starts_after_its_creation_has_the_address_of_its_pod() {
+    for delay in ["0s", "2s"] {
+        let mock = Mock::builder("node").build();
+        mock.create_pod(bundle_with_address(pod("u1", &[("start-delay", delay)]))).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let ip = mock.pod_status(&reference("u1")).await.unwrap().pod_ip.unwrap();
+        let (_, out, _) = run(&mock, "env", "").await;
+        assert_eq!(out, format!("HOSTNAME=pod-u1\nIP={ip}\n"), "{delay}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

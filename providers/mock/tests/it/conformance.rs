@@ -43,7 +43,7 @@ impl OtherProcess {
 #[async_trait]
 impl Subject for InProcess {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
-        Ok(Arc::new(Mock::builder(context.node_name).host(self.0.clone()).build()))
+        Ok(Arc::new(Mock::builder(context.node_name).host(self.0.clone()).volumes(true).build()))
     }
 
     fn configure_pod(&self, pod: &mut Pod, life: &PodBehavior) {
@@ -58,7 +58,7 @@ impl Subject for InProcess {
 #[async_trait]
 impl Subject for OtherProcess {
     async fn open(&self, context: Context) -> Result<Arc<dyn Provider>> {
-        let mock = Mock::builder(context.node_name).backend(self.socket()).build();
+        let mock = Mock::builder(context.node_name).backend(self.socket()).volumes(true).build();
         mock.connected(LIMIT).await?;
         Ok(Arc::new(mock))
     }

@@ -16,6 +16,7 @@ fn context(node: &str) -> Context {
         kubelet_port: 10250,
         operating_system: "linux".into(),
         cluster_domain: "cluster.local".into(),
+        cluster: None,
         state_dir: "/nonexistent".into(),
         shared_dir: "/nonexistent".into(),
         extensions: vk_provider::Extensions::default(),

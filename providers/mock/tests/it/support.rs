@@ -14,12 +14,15 @@ use k8s_openapi::{
 use vk_provider::{
     Changes, Error, PodBundle, PodChange, PodRef, Provider, Resolver, Result,
     resolve::{
-        Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Reference, Token, TokenRequest,
+        Claim, ContainerInputs, Deferred, Facts, FileSet, NodeFacts, Origin, PullCredentials, Reference,
+        Token, TokenLifetime, TokenRequest, Variable,
     },
 };
 
-/// A resolver without objects: containers start with an empty environment.
-struct Nothing;
+/// A resolver without objects: containers have the address of their pod in their environment, if they ask for it.
+struct Nothing {
+    has_address: bool,
+}
 
 fn nothing<T>() -> Result<T> {
     Err(Error::unsupported("nothing can be resolved here"))
@@ -27,11 +30,22 @@ fn nothing<T>() -> Result<T> {
 
 #[async_trait]
 impl Resolver for Nothing {
-    async fn container(&self, _name: &str, _facts: &Facts) -> Result<ContainerInputs> {
-        Ok(ContainerInputs { env: Vec::new(), command: None, args: None })
+    async fn container(&self, _name: &str, facts: &Facts) -> Result<ContainerInputs> {
+        let deferred = Deferred { field: "status.podIP".to_owned(), whole: true };
+        let address = facts.pod_ips.first();
+        let variable = Variable {
+            name: "IP".to_owned(),
+            value: address.map(ToString::to_string).unwrap_or_default(),
+            origin: Origin::Field,
+            deferred: address.is_none().then_some(deferred),
+        };
+        Ok(ContainerInputs {
+            env: self.has_address.then_some(variable).into_iter().collect(),
+            ..ContainerInputs::default()
+        })
     }
 
-    fn volume(&self, _name: &str) -> BoxStream<'static, Result<FileSet>> {
+    fn volume(&self, _name: &str, _tokens: TokenLifetime) -> BoxStream<'static, Result<FileSet>> {
         stream::empty().boxed()
     }
 
@@ -97,7 +111,15 @@ pub(crate) fn pod(uid: &str, annotations: &[(&str, &str)]) -> Pod {
 }
 
 pub(crate) fn bundle(pod: Pod) -> PodBundle {
-    PodBundle { pod: Arc::new(pod), resolver: Arc::new(Nothing) }
+    PodBundle { pod: Arc::new(pod), resolver: Arc::new(Nothing { has_address: false }) }
+}
+
+/// A bundle of a pod whose container has its address in the variable `IP`.
+pub(crate) fn bundle_with_address(mut pod: Pod) -> PodBundle {
+    let variable =
+        serde_json::json!([{"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}]);
+    pod.spec.as_mut().unwrap().containers[0].env = serde_json::from_value(variable).unwrap();
+    PodBundle { pod: Arc::new(pod), resolver: Arc::new(Nothing { has_address: true }) }
 }
 
 pub(crate) fn reference(uid: &str) -> PodRef {

@@ -1,26 +1,26 @@
 //! `virtual-kubelet placement explain`.
 
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, anyhow};
 use clap::Args;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::json;
-use vk_kube::{Client, ClientOptions, Kind, Metrics, Objects, Selector};
+use vk_kube::{Client, Kind, Objects, Selector};
 use vk_placement::{
     ask::{AskLimits, FitClient},
     explain::{Candidate, candidates, summary},
 };
 use vk_provider::requests::{ResourceList, requests};
-use vk_supervisor::Supervisor;
 
 use crate::{
     Registry,
     cli::{
-        Failure, Flags, load,
+        Failure, Flags,
+        connection::{load_without_nodes, with_client},
         output::{print, table},
     },
-    config::{Layer, Problem},
+    config::Layer,
 };
 
 /// Resources that are always shown, first.
@@ -46,18 +46,9 @@ pub(super) struct Explain {
 
 impl Explain {
     pub(super) async fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
-        // Only the way to the API server is needed; every configuration has a provider.
-        let (base, _) = Layer::from_value(json!({ "provider": registry.names().first() }));
         let extra = self.kubeconfig.as_ref().map(|path| Layer::from_value(json!({ "kubeconfig": path })).0);
-        let config = load(&before, base, extra, registry)?;
-        let options = ClientOptions { kubeconfig: config.kubeconfig, server: config.api_server };
-        let supervisor = Supervisor::new();
-        let connected = options.connect(&supervisor, Metrics::default()).await;
-        let explained = match connected {
-            Ok(client) => self.explain(&client).await.map_err(Failure::from),
-            Err(error) => Err(Failure::Configuration(vec![Problem::new("kubeconfig", error.to_string())])),
-        };
-        supervisor.shut_down(Duration::from_secs(1)).await;
+        let config = load_without_nodes(&before, extra, registry)?;
+        let explained = with_client(&config, async |client| Ok(self.explain(client).await?)).await;
         print(&explained?)?;
         Ok(())
     }

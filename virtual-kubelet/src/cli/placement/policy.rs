@@ -1,26 +1,30 @@
 //! `virtual-kubelet placement print policy`.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{fs, path::PathBuf};
 
 use anyhow::Context as _;
 use clap::Args;
-use serde_json::json;
-use vk_kube::{ClientOptions, Metrics, ServerVersion};
-use vk_placement::policy::{
-    FIRST_MINOR, FailurePolicy, WebhookAddress, admission_policy, webhook_configuration,
+use vk_kube::{Client, ServerVersion};
+use vk_placement::{
+    certificate::{CaBundleError, ca_bundle},
+    policy::{
+        FIRST_MINOR, FailurePolicy, WebhookAddress, admission_policy, untested_version, webhook_configuration,
+    },
 };
-use vk_supervisor::Supervisor;
 
 use super::ConversionFlags;
 use crate::{
     Registry,
     cli::{
-        Failure, Flags, load,
+        Failure, Flags,
+        connection::{load_without_nodes, with_client},
         output::{print, print_diagnostic},
-        webhook::DEFAULT_PORT,
     },
-    config::{EffectiveConfig, Layer, Problem},
+    config::WEBHOOK_PORT,
 };
+
+const NO_CA: &str = "the API server trusts the webhook only if one of the CAs of its machine has signed its certificate: set --webhook-ca, or start \
+     `virtual-kubelet webhook` without --tlscert, which writes its own CA with the permission of `placement print rbac --webhook`";
 
 /// Prints what makes the API server convert pods. It asks the API server for its version.
 #[derive(Debug, Args)]
@@ -40,9 +44,9 @@ pub(super) struct PrintPolicy {
     #[arg(long, value_name = "URL", value_parser = parse_url)]
     webhook_url: Option<String>,
     /// Port of the webhook's Service
-    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = WEBHOOK_PORT)]
     webhook_port: u16,
-    /// CA of the webhook's certificate (PEM)
+    /// CA of the webhook's certificate (PEM) instead of the CA in the Secret of placement
     #[arg(long, value_name = "PATH")]
     webhook_ca: Option<PathBuf>,
     #[command(flatten)]
@@ -53,59 +57,62 @@ pub(super) struct PrintPolicy {
 
 impl PrintPolicy {
     pub(super) async fn execute(self, before: Flags, registry: &Registry) -> Result<(), Failure> {
-        let minor = if let Some(minor) = self.server_version {
-            minor
-        } else {
-            // Nodes do not matter here, but a configuration has at least one.
-            let provider = registry.names().first().copied().unwrap_or_default();
-            let (base, _) = Layer::from_value(json!({ "provider": provider }));
-            let config = load(&before.overlaid_with(self.flags.clone()), base, None, registry)?;
-            server_minor(&config).await?
-        };
+        let flags = before.overlaid_with(self.flags.clone());
+        let config = load_without_nodes(&flags, Some(self.conversion.layer()), registry)?;
+        let (settings, namespace) = (&config.conversion, &self.placement_namespace);
         let failure_policy = if self.fail_open { FailurePolicy::Ignore } else { FailurePolicy::Fail };
+        let (minor, own_ca) = match self.server_version {
+            Some(minor) => (minor, None),
+            None => with_client(&config, async |client| self.ask(client).await).await?,
+        };
+        if let Some(warning) = untested_version(minor) {
+            print_diagnostic("warning", &warning);
+        }
         let text = if minor >= FIRST_MINOR {
-            admission_policy(&self.conversion.settings(), &self.placement_namespace, failure_policy)
+            admission_policy(settings, namespace, failure_policy)
         } else {
-            self.webhook_configuration(failure_policy)?
+            let ca = self.given_ca()?.or(own_ca);
+            if ca.is_none() {
+                print_diagnostic("warning", NO_CA);
+            }
+            webhook_configuration(&self.address(), ca.as_deref(), settings, namespace, failure_policy)
         };
         Ok(print(&text)?)
     }
 
-    fn webhook_configuration(&self, failure_policy: FailurePolicy) -> Result<String, Failure> {
-        let address = match &self.webhook_url {
+    /// The minor version of the API server, and the CA of the certificate that placement issues, if it is needed and there is one.
+    async fn ask(&self, client: &Client) -> Result<(u32, Option<String>), Failure> {
+        let version = ServerVersion::fetch(client).await.with_context(|| {
+            format!("ask {} for its version; set --server-version to print without it", client.server())
+        })?;
+        if version.minor >= FIRST_MINOR || self.webhook_ca.is_some() {
+            return Ok((version.minor, None));
+        }
+        let ca = match ca_bundle(client, &self.placement_namespace).await {
+            Ok(ca) => Some(ca),
+            Err(CaBundleError::Missing { .. }) => None,
+            Err(error) => {
+                print_diagnostic("warning", &error.to_string());
+                None
+            }
+        };
+        Ok((version.minor, ca))
+    }
+
+    fn given_ca(&self) -> Result<Option<String>, Failure> {
+        let Some(path) = &self.webhook_ca else { return Ok(None) };
+        Ok(Some(fs::read_to_string(path).with_context(|| format!("read the CA {}", path.display()))?))
+    }
+
+    fn address(&self) -> WebhookAddress {
+        match &self.webhook_url {
             Some(url) => WebhookAddress::Url(url.clone()),
             None => WebhookAddress::Service {
                 namespace: self.placement_namespace.clone(),
                 port: self.webhook_port,
             },
-        };
-        let ca = if let Some(path) = &self.webhook_ca {
-            Some(fs::read_to_string(path).with_context(|| format!("read the CA {}", path.display()))?)
-        } else {
-            print_diagnostic(
-                "warning",
-                "the API server trusts the webhook only if one of the CAs of its machine has signed its certificate: set --webhook-ca",
-            );
-            None
-        };
-        Ok(webhook_configuration(&address, ca.as_deref(), failure_policy))
+        }
     }
-}
-
-/// The minor version of the API server.
-async fn server_minor(config: &EffectiveConfig) -> Result<u32, Failure> {
-    let supervisor = Supervisor::new();
-    let options = ClientOptions { kubeconfig: config.kubeconfig.clone(), server: config.api_server.clone() };
-    let client = options
-        .connect(&supervisor, Metrics::default())
-        .await
-        .map_err(|error| Failure::Configuration(vec![Problem::new("kubeconfig", error.to_string())]))?;
-    let version = ServerVersion::fetch(&client).await;
-    supervisor.shut_down(Duration::from_secs(1)).await;
-    let version = version.with_context(|| {
-        format!("ask {} for its version; set --server-version to print without it", client.server())
-    })?;
-    Ok(version.minor)
 }
 
 /// Parses `1.33`, with or without `v` and a patch level.

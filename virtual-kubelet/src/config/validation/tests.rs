@@ -2,6 +2,13 @@ use super::*;
 use crate::config::{Layer, Os};
 
 fn resolve_yaml(text: &str) -> Result<EffectiveConfig, Vec<Problem>> {
+    resolve_with(text, &|_| Vec::new())
+}
+
+fn resolve_with(
+    text: &str,
+    variables: &dyn Fn(&str) -> Vec<(ConfigAlias, String)>,
+) -> Result<EffectiveConfig, Vec<Problem>> {
     let (file, problems) = Layer::from_yaml(text, "vk.yaml");
     assert_eq!(problems, [], "the test's own file is wrong");
     let read = |path: &Path| match path.to_str() {
@@ -9,8 +16,12 @@ fn resolve_yaml(text: &str) -> Result<EffectiveConfig, Vec<Problem>> {
         Some("cluster.yaml") => Ok("kubeconfig: other\npercent: 50\n".to_owned()),
         _ => Err(io::Error::from(io::ErrorKind::NotFound)),
     };
-    let host =
-        ValidationContext { providers: &["cluster", "cri", "mock"], state_dir: "/state".into(), read: &read };
+    let host = ValidationContext {
+        providers: &["cluster", "cri", "mock"],
+        provider_variables: variables,
+        state_dir: "/state".into(),
+        read: &read,
+    };
     LayerStack { file, ..LayerStack::default() }.resolve(&host)
 }
 
@@ -283,4 +294,45 @@ fn lower_cluster_options_for_other_providers_are_rejected() {
     assert_problem("clientKubeconfig: lower", "clientKubeconfig", &["provider `cluster`", "`mock`"]);
     assert_problem("ignoreLabels: [a]", "ignoreLabels", &["provider `cluster`", "`mock`"]);
     good("clientKubeconfig: ''");
+}
+
+#[test]
+fn variables_of_a_provider_override_its_configuration() {
+    let variables = |provider: &str| match provider {
+        "cri" => vec![
+            (ConfigAlias::text("A_CPU", "capacity.cpu"), "9".to_owned()),
+            (ConfigAlias::text("OLD_CPU", "capacity.cpu"), "1".to_owned()),
+            (ConfigAlias::list("A_ZONES", "zones"), "a,b".to_owned()),
+            (ConfigAlias::ignored("A_OS"), "Linux".to_owned()),
+        ],
+        _ => Vec::new(),
+    };
+    let yaml = "provider: cri\nproviderConfig: {capacity: {cpu: '2', memory: 1Gi}}\nnodes: [{name: a}, {name: b, provider: mock}, \
+                {name: c, providerConfig: mock.yaml}]";
+    let config = resolve_with(yaml, &variables).unwrap();
+    let parsed = |index: usize| config.nodes[index].provider_config.parse::<serde_json::Value>().unwrap();
+    assert_eq!(
+        parsed(0),
+        Some(serde_json::json!({"capacity": {"cpu": "9", "memory": "1Gi"}, "zones": ["a", "b"]}))
+    );
+    let names: Vec<&str> = config.nodes[0].provider_variables.iter().map(|alias| alias.name).collect();
+    assert_eq!(names, ["A_CPU", "A_ZONES"], "the first of a key wins; ignored ones do nothing");
+    assert_eq!((parsed(1), config.nodes[1].provider_variables.len()), (None, 0), "another provider");
+    assert_eq!(
+        parsed(2),
+        Some(serde_json::json!({"cpu": 4, "capacity": {"cpu": "9"}, "zones": ["a", "b"]})),
+        "also over a file"
+    );
+}
+
+#[test]
+fn a_variable_of_a_provider_that_cannot_be_read_is_one_problem_without_its_value() {
+    let port = ConfigAlias {
+        kind: vk_provider::config::AliasKind::Number,
+        ..ConfigAlias::text("A_PORT", "api.port")
+    };
+    let variables = |_: &str| vec![(port, "hidden".to_owned())];
+    let found = resolve_with("provider: cri\nnodes: [{name: a}, {name: b}]", &variables).unwrap_err();
+    let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+    assert_eq!(found, ["providerConfig.api.port: must be an integer (from environment A_PORT)"]);
 }

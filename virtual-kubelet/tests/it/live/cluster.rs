@@ -13,6 +13,7 @@ mod lifecycle;
 mod namespace_client;
 mod outage;
 mod permissions;
+mod placement;
 mod rejection;
 mod rollout;
 mod shared_lower_cluster;

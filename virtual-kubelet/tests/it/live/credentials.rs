@@ -80,6 +80,12 @@ async fn what_a_node_identity_may_not_do_is_refused_at_the_start() {
     deleting.failed(2, &["shutdown.node:", "may not delete", "`leave`"]);
     let other = run_as(&path, &["--nodename", "other-than-small"]).start().end(SOON).await;
     other.failed(2, &["nodeName:", "node small", "other-than-small"]);
+    let placing = run_as(&path, &["--nodename", "small"]).file("placement: {gates: estimate}\n");
+    let placing = placing.start().end(SOON).await;
+    placing.failed(
+        2,
+        &["placement:", "a node identity may not place pods", "`virtual-kubelet placement print rbac`"],
+    );
     for name in ["small", "other-than-small"] {
         assert!(!exists(cluster, name).await, "{name}");
     }
@@ -91,18 +97,19 @@ async fn a_user_without_rights_waits_for_them_and_says_what_is_missing() {
     let cluster = ControlPlane::shared().await;
     let folder = TempDir::new().unwrap();
     let path = folder.path().join("kubeconfig");
-    cluster.write_kubeconfig(&path, "nobody", &[]).unwrap();
+    cluster.write_kubeconfig(&path, "newcomer", &[]).unwrap();
     let port = ports(1);
     let admin = format!("127.0.0.1:{port}");
     let process = run_as(&path, &["--nodename", "unlawful", "--metrics-addr", &admin]).start();
     eventually("the process says what it may not do", SOON, || async {
         let stderr = process.stderr();
-        if stderr.contains("forbidden: User") && stderr.contains("nobody") { Ok(()) } else { Err(stderr) }
+        if stderr.contains("forbidden: User") && stderr.contains("newcomer") { Ok(()) } else { Err(stderr) }
     })
     .await;
     answers(port, "/readyz", 503, Duration::from_secs(1)).await;
 
-    let binding = ["create", "clusterrolebinding", "nobody", "--clusterrole=cluster-admin", "--user=nobody"];
+    let binding =
+        ["create", "clusterrolebinding", "newcomer", "--clusterrole=cluster-admin", "--user=newcomer"];
     let bound = kubectl(cluster, binding).await.unwrap();
     assert!(bound.success(), "{bound:?}");
     answers(port, "/readyz", 200, SOON).await;

@@ -1,7 +1,10 @@
 //! `deploy/one-namespace.yaml`, which replaces `--namespace` of the Go original.
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::{Api, api::PostParams};
+use kube::{
+    Api,
+    api::{Patch, PatchParams, PostParams},
+};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use vk_testing::{ControlPlane, control_plane::Namespace, eventually, kubectl};
@@ -66,6 +69,23 @@ async fn the_policy_keeps_pods_of_other_namespaces_off_the_node() {
 
     own.create(&PostParams::default(), &pod("direct", Some(NODE))).await.unwrap();
     bind(&own, "bound", NODE).await.unwrap();
+    // A pod on trial runs before it is bound. Labels can be set through the status, too.
+    let trial = |node: &str| {
+        Patch::Merge(json!({"metadata": {"labels": {"multicluster.virtual-kubelet.io/trial": node}}}))
+    };
+    for pods in [&own, &other] {
+        pods.create(&PostParams::default(), &pod("unbound", None)).await.unwrap();
+    }
+    let refusals = [
+        other.patch("unbound", &PatchParams::default(), &trial(NODE)).await,
+        other.patch_status("unbound", &PatchParams::default(), &trial(NODE)).await,
+    ];
+    for refusal in refusals {
+        let refusal = refusal.unwrap_err().to_string();
+        assert!(refusal.contains(&format!("node {NODE} runs only pods of namespace own-")), "{refusal}");
+    }
+    own.patch("unbound", &PatchParams::default(), &trial(NODE)).await.unwrap();
+    other.patch("unbound", &PatchParams::default(), &trial("another")).await.unwrap();
     // Other nodes are not affected.
     other.create(&PostParams::default(), &pod("elsewhere", Some("another"))).await.unwrap();
     bind(&other, "bound-elsewhere", "another").await.unwrap();

@@ -95,7 +95,7 @@ async fn a_killed_process_is_followed_at_once_by_the_next_one_on_the_same_node()
     let second = run(cluster, &flags).start();
     // Its own status is written: the condition of the first would look the same.
     answers(port, "/readyz", 200, Duration::from_secs(5)).await;
-    let after = becomes(cluster, "again", "True", "KubeletReady", Duration::from_secs(1)).await;
+    let after = becomes(cluster, "again", "True", "KubeletReady", Duration::from_secs(5)).await;
     assert_eq!(before["metadata"]["uid"], after["metadata"]["uid"]);
     let lease = leases(cluster).get("again").await.unwrap();
     let holder = &lease.metadata.annotations.unwrap()["virtual-kubelet.io/instance"];

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use vk_supervisor::Now;
+
 use super::{Action, NodeCall, NodeStateMachine, ObservedNode, OnStop};
-use crate::now::Now;
 
 impl NodeStateMachine {
     /// Leaves the Node as configured, then releases the lease.

@@ -9,11 +9,12 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use rand::SeedableRng as _;
+use vk_kube::lease::LeaseTimes;
 use vk_provider::{NodeTemplate, quantity::Quantity};
 
 use self::server::{FOREIGN, FakeServer};
 use super::*;
-use crate::node::{desired::DesiredNode, lease::LeaseTimes, template::NodeConfig};
+use crate::node::{desired::DesiredNode, template::NodeConfig};
 
 const FAULT_PERIOD: Duration = Duration::from_mins(3);
 /// Longest recovery: a restarted process waits a whole lease duration, then for a hanging ping, then for backoffs.

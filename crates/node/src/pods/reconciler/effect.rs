@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::{Node, Pod, PodStatus};
 use vk_kube::Error as ApiError;
 use vk_provider::{EventKind, ObservedPod, PodRef, resolve::Reference};
 
-use crate::pods::{status::StatusPatch, worker::ProviderFailure};
+use crate::pods::{status::StatusPatch, trial::TrialPatch, worker::ProviderFailure};
 
 /// Identifies an effect that will be answered. Ids are never used twice in a process, so an answer is never matched with a
 /// later effect.
@@ -38,6 +38,8 @@ pub(crate) enum ProviderCall {
 pub(crate) enum PodWrite {
     /// A strategic patch of the status.
     Status(Arc<StatusPatch>),
+    /// A strategic patch of a pod on trial.
+    Trial(Arc<TrialPatch>),
     /// The removal of the pod, at once, under its UID.
     Remove,
 }

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use rand::SeedableRng as _;
 use serde_json::json;
 
-use super::*;
+use super::{effect::ProviderCall, *};
 
 struct Fixture {
     reconciler: PodReconciler,
@@ -105,4 +105,36 @@ fn a_pod_that_a_new_list_lacks_is_stopped_and_its_worker_ends() {
     fixture.complete(delete, Some("u1"), EffectResult::Call(Err(gone)));
     assert!(fixture.reconciler.uids().is_empty());
     assert_eq!(fixture.reconciler.timers.len(), 0);
+}
+
+/// The label of a trial may go before the pod is bound, and then it may be bound here all the same.
+#[test]
+fn an_orphan_that_is_bound_here_while_it_is_stopped_is_created_again_after_the_stop() {
+    let mut fixture = Fixture::new();
+    let mut effects = fixture.list(&[]);
+    let mut unbound = Pod::clone(&pod("u1"));
+    unbound.spec.as_mut().unwrap().node_name = None;
+    for _ in 0..2 {
+        let list = list_of(&effects).expect("a list of the provider's pods");
+        let (pod, node) = (PodRef::new("default", "u1", "u1"), Some("vk".to_owned()));
+        let there = vec![ObservedPod { pod, node, status: PodStatus::default() }];
+        let reads = fixture.complete(list, None, EffectResult::ProviderPods(Ok(there)));
+        let [PodEffect::ReadPod { id, .. }] = *reads else { panic!("{reads:?}") };
+        effects = fixture.complete(id, Some("u1"), EffectResult::Pod(Ok(Some(Box::new(unbound.clone())))));
+        if calls_of(&effects).is_empty() {
+            fixture.now += Duration::from_mins(2);
+            effects = fixture.handle(Input::Tick);
+        }
+    }
+    let is_delete = |effect: &PodEffect| {
+        matches!(effect, PodEffect::CallProvider { call: ProviderCall::Delete { .. }, .. })
+    };
+    assert!(effects.iter().any(is_delete), "{effects:?}");
+    let (delete, _) = calls_of(&effects)[0].clone();
+    let bound = fixture.handle(Input::Watch(PodWatchEvent::Applied(pod("u1"))));
+    assert!(calls_of(&bound).is_empty(), "one call at a time: {bound:?}");
+    let stopped = fixture.complete(delete, Some("u1"), EffectResult::Call(Ok(())));
+    let is_create =
+        |effect: &PodEffect| matches!(effect, PodEffect::CallProvider { call: ProviderCall::Create(_), .. });
+    assert!(stopped.iter().any(is_create), "{stopped:?}");
 }

@@ -6,6 +6,8 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 
+use vk_provider::placement::PLACED_CONDITION;
+
 use super::{StatusContext, is_complete, is_terminal, whole_seconds};
 
 /// All init containers have ended well.
@@ -75,7 +77,7 @@ pub(super) fn is_ours(kind: &str) -> bool {
 /// Whether a condition of this type is a provider's own.
 fn is_own(kind: &str) -> bool {
     let domain = kind.split_once('/').and_then(|(domain, _)| domain.strip_suffix(DOMAIN));
-    domain.is_some_and(|sub| sub.is_empty() || sub.ends_with('.'))
+    domain.is_some_and(|sub| sub.is_empty() || sub.ends_with('.')) && kind != PLACED_CONDITION
 }
 
 fn find<'a>(status: &'a PodStatus, kind: &str) -> Option<&'a PodCondition> {

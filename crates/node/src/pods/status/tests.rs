@@ -391,7 +391,9 @@ fn conditions_of_a_provider_reach_the_pod_and_go_when_it_does_not_report_them() 
         {"type": "notvirtual-kubelet.io/Foreign", "status": "True"},
         {"type": "PodScheduledElsewhere", "status": "True"},
     ]}));
+    // Of another controller, and of placement.
     let foreign = json!({"type": "example.com/Gate", "status": "True"});
+    let placed = json!({"type": "multicluster.virtual-kubelet.io/Placed", "status": "True"});
     let composed = compose(&web("Always", json!({"conditions": [foreign]})), &said, &context());
     assert_eq!(composed.refused, Vec::<String>::new());
     let status = composed.status;
@@ -402,7 +404,7 @@ fn conditions_of_a_provider_reach_the_pod_and_go_when_it_does_not_report_them() 
     assert!(told.last_transition_time.is_some() && told.observed_generation == Some(3));
 
     let mut there = json!(status);
-    there["conditions"].as_array_mut().expect("a list").push(foreign);
+    there["conditions"].as_array_mut().expect("a list").extend([foreign, placed]);
     let stored = web("Always", there);
     assert_eq!(digest(&compose(&stored, &said, &context()).status), digest(&status), "once is enough");
     let silent = report(json!({"phase": "Pending"}));

@@ -17,6 +17,8 @@ pub(crate) enum Event {
     Applied(Arc<Pod>),
     /// The pod is not in the API server any more.
     Gone,
+    /// The pod is none of this node's any more, as of this version: its trial here is over.
+    Released(Option<u64>),
     /// The provider's pods were listed: it has the pod, with this status, or does not have it.
     Listed {
         /// When the list was requested.

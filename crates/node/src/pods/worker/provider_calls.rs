@@ -20,7 +20,7 @@ use crate::pods::{
     container_events,
     fingerprint::Fingerprint,
     reconciler::effect::{EffectId, PodEffect, ProviderCall},
-    status,
+    status, trial,
 };
 
 impl Worker {
@@ -30,7 +30,7 @@ impl Worker {
             return;
         }
         let pod = match self.desired.pod() {
-            Some(pod) if pod.metadata.deletion_timestamp.is_none() && self.failure.is_none() => {
+            Some(pod) if !self.desired.is_terminating() && self.failure.is_none() && !self.discards => {
                 Arc::clone(pod)
             }
             _ => return self.stop(cx),
@@ -56,7 +56,7 @@ impl Worker {
         } else {
             return;
         };
-        let sent = self.resize.send(&pod);
+        let sent = trial::as_bound(self.resize.send(&pod), cx.node);
         let call =
             if kind == CallKind::Create { ProviderCall::Create(sent) } else { ProviderCall::Update(sent) };
         self.backend.set_starting();

@@ -68,7 +68,8 @@ impl Worker {
         self.backend.set_absent();
         self.spec.lost();
         // What has ended has ended, also when that is not written yet.
-        if self.desired.is_terminating() || self.failure.is_some() || self.backend.is_terminal() {
+        let is_stopping = self.desired.is_terminating() || self.discards;
+        if is_stopping || self.failure.is_some() || self.backend.is_terminal() {
             return self.backend.set_ended();
         }
         let Some(pod) = self.desired.pod().filter(|pod| was_present && !status::has_ended(pod)).cloned()
@@ -107,6 +108,8 @@ impl Worker {
                 self.backend.touch(now);
                 self.refresh.answered(next);
                 match answer {
+                    // The pod may come back: what was said before is not about its next time here.
+                    Ok(_) if read.superseded && self.desired.pod().is_none() => self.refresh.request(now),
                     Ok(status) => {
                         let ended = self.termination.is_accepted() && status::all_ended(&status);
                         if !read.superseded || ended {
@@ -122,21 +125,23 @@ impl Worker {
                     // While the pod is being created the provider may not know it yet.
                     Err(_) => {
                         let creating = self.calls.in_flight() == Some(CallKind::Create);
-                        if !creating && (self.backend.is_accepted() || self.desired.is_terminating()) {
+                        let is_stopping = self.desired.is_terminating() || self.discards;
+                        if !creating && (self.backend.is_accepted() || is_stopping) {
                             self.set_lost(cx);
                         }
                     }
                 }
             }
         }
-        if self.backend.is_absent() || (!self.may_run() && self.desired.is_terminating()) {
+        let has_stopped = !self.may_run() && self.desired.is_terminating() && !self.needs_absence();
+        if self.backend.is_absent() || has_stopped {
             self.refresh.stop();
         }
     }
 
     /// When to read the status again without being asked.
     fn next_refresh(&self, cx: &WorkerContext<'_>) -> Option<Duration> {
-        let terminating = self.desired.is_terminating();
+        let terminating = self.desired.is_terminating() || self.discards;
         if !terminating && self.desired.has_ended() {
             return None;
         }

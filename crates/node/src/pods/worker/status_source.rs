@@ -21,6 +21,13 @@ impl Worker {
     /// Starts the write that is due: of the status, or else of the removal.
     pub(super) fn write(&mut self, cx: &mut WorkerContext<'_>) {
         let Some(pod) = self.desired.pod().cloned() else { return };
+        if !self.desired.is_bound() {
+            return self.write_trial(cx, &pod);
+        }
+        if self.discards && !self.desired.is_terminating() {
+            // What is reported is about the time before.
+            return;
+        }
         let removable = self.is_removable(cx, &pod);
         // A status that the API server refuses does not keep the pod there.
         let status = self

@@ -35,6 +35,8 @@ pub(super) enum PendingWrite {
         /// Nothing but this write keeps the pod from being removed.
         last: bool,
     },
+    /// What the backend decided about a pod on trial, or the end of the trial.
+    Trial,
     /// The removal of the pod.
     Remove,
 }

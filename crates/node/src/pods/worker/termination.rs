@@ -7,8 +7,7 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-
-use crate::now::Now;
+use vk_supervisor::Now;
 
 /// How long a pod may outlive its grace period before the provider is asked again.
 const OVERDUE: Duration = Duration::from_secs(5);

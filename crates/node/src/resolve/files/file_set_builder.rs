@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use vk_provider::{
     Error, Result,
-    resolve::{File, FileSet},
+    resolve::{File, FileSet, Origin},
 };
 
 /// The kernel's limits.
@@ -17,10 +17,10 @@ const MAX_PATH: usize = 4096;
 pub(super) struct FileSetBuilder(BTreeMap<String, File>);
 
 /// A file without a specific owner.
-pub(super) fn file(content: impl AsRef<[u8]>, mode: i32) -> File {
+pub(super) fn file(content: impl AsRef<[u8]>, mode: i32, origin: Origin) -> File {
     // Volumes only support permission bits; the API server rejects others.
     let mode = mode.cast_unsigned() & 0o777;
-    File { content: Bytes::copy_from_slice(content.as_ref()), mode, owner: None }
+    File { content: Bytes::copy_from_slice(content.as_ref()), mode, owner: None, origin }
 }
 
 impl FileSetBuilder {
@@ -46,7 +46,7 @@ impl FileSetBuilder {
                 }
             }
         }
-        Ok(FileSet { files: self.0 })
+        Ok(FileSet { files: self.0, expires: None })
     }
 }
 

@@ -1,3 +1,4 @@
+mod origin;
 mod projected;
 
 use std::{collections::BTreeMap, sync::Arc};
@@ -53,12 +54,18 @@ fn made(volume: Value) -> Result<(FileSet, Vec<ResolveWarning>)> {
 fn files(volume: Value) -> Vec<(String, File)> {
     let (set, warnings) = made(volume).expect("files");
     assert_eq!(warnings, []);
-    set.files.into_iter().collect()
+    without_origins(set)
 }
 
+/// A file without its origin, of which `origin.rs` has tests.
 fn file(path: &str, content: impl AsRef<[u8]>, mode: u32) -> (String, File) {
     let content = bytes::Bytes::copy_from_slice(content.as_ref());
-    (path.to_owned(), File { content, mode, owner: None })
+    (path.to_owned(), File::new(content, mode, Origin::Literal))
+}
+
+fn without_origins(set: FileSet) -> Vec<(String, File)> {
+    let plain = |file: File| File { origin: Origin::Literal, ..file };
+    set.files.into_iter().map(|(path, file)| (path, plain(file))).collect()
 }
 
 #[track_caller]

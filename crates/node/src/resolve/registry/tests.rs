@@ -24,10 +24,10 @@ fn old_format(entries: &Value) -> Arc<Secret> {
 }
 
 fn shown(credentials: &[PullCredentials]) -> Vec<String> {
-    let show = |credentials: &PullCredentials| match credentials {
-        PullCredentials::Basic { username, password } => format!("{username}:{}", password.expose_secret()),
-        PullCredentials::IdentityToken(token) => format!("identity {}", token.expose_secret()),
-        PullCredentials::RegistryToken(token) => format!("registry {}", token.expose_secret()),
+    let show = |credentials: &PullCredentials| match &credentials.login {
+        RegistryLogin::Basic { username, password } => format!("{username}:{}", password.expose_secret()),
+        RegistryLogin::IdentityToken(token) => format!("identity {}", token.expose_secret()),
+        RegistryLogin::RegistryToken(token) => format!("registry {}", token.expose_secret()),
     };
     credentials.iter().map(show).collect()
 }
@@ -58,6 +58,22 @@ fn the_longest_location_comes_first() {
         "*.com": user("any"),
     }));
     assert_eq!(found("example.com/team/app", &[secret]), ["app:p", "team:p", "host:p", "any:p"]);
+}
+
+#[test]
+fn credentials_name_their_entry() {
+    let secret = new_format(json!({
+        "example.com": user("host"),
+        "https://example.com/v2/team/": user("team"),
+        "https://index.docker.io/v1/": user("hub"),
+    }));
+    let secrets = [secret];
+    let registries = |image: &str| -> Vec<String> {
+        let found = credentials(image, &secrets).expect("credentials");
+        found.into_iter().map(|credentials| credentials.registry).collect()
+    };
+    assert_eq!(registries("example.com/team/app"), ["https://example.com/v2/team/", "example.com"]);
+    assert_eq!(registries("nginx"), ["https://index.docker.io/v1/"]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use vk_kube::{Client, Metrics};
 use vk_node::resolve::{Limits, ResolverFactory, ServiceCache, Sources};
 use vk_provider::{
     Error, PodEvent, Resolver,
-    resolve::{ContainerInputs, Facts, FileSet},
+    resolve::{ContainerInputs, Facts, FileSet, TokenLifetime},
 };
 use vk_supervisor::{Clock, Supervisor};
 use vk_testing::ControlPlane;
@@ -187,7 +187,7 @@ impl PodUnderTest<'_> {
             if volume.empty_dir.is_some() {
                 continue;
             }
-            let mut stream = self.answers.volume(&volume.name);
+            let mut stream = self.answers.volume(&volume.name, TokenLifetime::Specified);
             match timeout(SOON, stream.next()).await {
                 Ok(Some(Ok(set))) => drop(sets.insert(volume_name(&volume.name).to_owned(), set)),
                 Ok(Some(Err(error))) => {
@@ -237,15 +237,16 @@ impl PodUnderTest<'_> {
         inputs: ContainerInputs,
         volumes: &BTreeMap<String, FileSet>,
     ) -> Result<(), String> {
+        let env = inputs.pairs();
         let mut ours = Started {
-            command: inputs.command.unwrap_or_else(|| vec![ENTRY_POINT.to_owned()]),
+            command: inputs.command.map_or_else(|| vec![ENTRY_POINT.to_owned()], |command| command.words),
             ..Started::default()
         };
-        ours.command.extend(inputs.args.unwrap_or_default());
+        ours.command.extend(inputs.args.unwrap_or_default().words);
         for argument in &mut ours.command {
             *argument = self.words.replace(argument);
         }
-        for (name, value) in inputs.env {
+        for (name, value) in env {
             if ours.env.insert(name.clone(), self.words.replace(&value)).is_some() {
                 return Err(format!("{name} is twice in the environment of ours"));
             }
@@ -265,7 +266,7 @@ impl PodUnderTest<'_> {
 
     /// Runs the container's command on the volume directories.
     fn run(&self, inputs: &ContainerInputs) -> Result<(), String> {
-        let command = inputs.command.as_deref().unwrap_or_default();
+        let command = inputs.command.as_ref().map(|command| &*command.words).unwrap_or_default();
         let [SHELL, flag, script] = command.iter().map(String::as_str).collect::<Vec<_>>()[..] else {
             return Err(format!("is no shell: {command:?}"));
         };

@@ -15,7 +15,6 @@ use parking_lot::Mutex;
 use serde_json::json;
 use vk_node::pods::watch::PodWatchEvent;
 use vk_provider::{Changes, ObservedPod, PodBundle, PodRef, Provider, Result};
-use vk_provider_mock::Mock;
 
 use super::{
     fixture::{PodFixture, Setup, is_running, reference, see_stopped, uid, until},
@@ -24,10 +23,10 @@ use super::{
 
 type Stops = Vec<(Arc<str>, u64)>;
 
-/// The mock, with pods in its listing that it does not have.
+/// A provider, with pods in its listing that it does not have.
 #[derive(Clone)]
 pub(super) struct Listing {
-    mock: Mock,
+    provider: Arc<dyn Provider>,
     more: Arc<Mutex<Vec<ObservedPod>>>,
     lists: Arc<AtomicU64>,
     /// Which pod was to stop, and how many listings there had been.
@@ -35,8 +34,13 @@ pub(super) struct Listing {
 }
 
 impl Listing {
-    pub(super) fn new(mock: Mock) -> Self {
-        Self { mock, more: Arc::default(), lists: Arc::default(), stops: Arc::default() }
+    pub(super) fn new(provider: impl Provider) -> Self {
+        Self {
+            provider: Arc::new(provider),
+            more: Arc::default(),
+            lists: Arc::default(),
+            stops: Arc::default(),
+        }
     }
 
     /// How often it was asked for its pods.
@@ -60,31 +64,31 @@ impl Listing {
 #[async_trait]
 impl Provider for Listing {
     async fn create_pod(&self, pod: PodBundle) -> Result<()> {
-        self.mock.create_pod(pod).await
+        self.provider.create_pod(pod).await
     }
 
     async fn update_pod(&self, pod: PodBundle) -> Result<()> {
-        self.mock.update_pod(pod).await
+        self.provider.update_pod(pod).await
     }
 
     async fn delete_pod(&self, pod: &PodRef, last_known: Option<Arc<Pod>>, grace: Duration) -> Result<()> {
         self.stops.lock().push((Arc::clone(&pod.uid), self.lists()));
-        self.mock.delete_pod(pod, last_known, grace).await
+        self.provider.delete_pod(pod, last_known, grace).await
     }
 
     async fn pod_status(&self, pod: &PodRef) -> Result<PodStatus> {
-        self.mock.pod_status(pod).await
+        self.provider.pod_status(pod).await
     }
 
     async fn pods(&self) -> Result<Vec<ObservedPod>> {
         self.lists.fetch_add(1, Ordering::Relaxed);
-        let mut pods = self.mock.pods().await?;
+        let mut pods = self.provider.pods().await?;
         pods.extend(self.more.lock().iter().cloned());
         Ok(pods)
     }
 
     fn changes(&self) -> Changes {
-        self.mock.changes()
+        self.provider.changes()
     }
 }
 

@@ -24,6 +24,7 @@ use vk_node::{
     pods::{
         Controller, Policy,
         pod_store::PodStore,
+        shared_trial_watch::SharedTrialWatch,
         watch::{PodWatch, of_node},
     },
     resolve::{Limits, ResolverFactory, ServiceCache, Sources},
@@ -54,6 +55,8 @@ pub(super) struct Setup {
     pub(super) compare: Duration,
     /// In place of a watch.
     pub(super) pod_watch: Option<PodWatch>,
+    /// Whether the node takes pods on trial.
+    pub(super) takes_trials: bool,
     /// When a pod that does not stop leaves all the same.
     pub(super) force_after: Option<Duration>,
     /// The other policies.
@@ -82,6 +85,7 @@ impl Default for Setup {
         Self {
             compare: Duration::from_mins(1),
             pod_watch: None,
+            takes_trials: false,
             force_after: None,
             fence: None,
             clock: Clock::system(),
@@ -157,6 +161,9 @@ impl<'a> PodFixture<'a> {
         };
         let resolvers = ResolverFactory::new(sources, &supervisor);
         let controller = Controller {
+            trial_watch: setup
+                .takes_trials
+                .then(|| SharedTrialWatch::new(client.clone(), &supervisor).for_node(&self.node)),
             node: self.node.clone(),
             provider: Arc::clone(&recorder) as Arc<dyn Provider>,
             policy: Policy {

@@ -46,7 +46,8 @@ async fn a_whole_life_is_told(who: Who) {
     let run = fixture.start(mock.clone());
     let script = json!({
         "metadata": {"annotations": {
-            "mock.virtual-kubelet.io/start-delay": "300ms",
+            // Long enough that a busy machine sees the pod wait.
+            "mock.virtual-kubelet.io/start-delay": "2s",
             "mock.virtual-kubelet.io/restart-backoff": "0s",
         }},
         "spec": {"restartPolicy": "OnFailure", "initContainers": [{"name": "first", "image": "example.com/init:1"}]},

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::json;
+use vk_provider::Provider as _;
 use vk_provider_mock::Call;
 
 use super::fixture::{
@@ -144,6 +145,53 @@ async fn orphans_are_removed_after_two_lists_and_only_with_the_mark_of_this_node
     assert!(run.recorder.deletes("foreign").is_empty() && run.recorder.deletes("unmarked").is_empty());
     assert!(run.recorder.deletes(uid(&known)).is_empty());
     assert!(is_running(&fixture.get("known").await.unwrap()));
+}
+
+under_both_identities!(
+    pods_of_other_nodes_are_removed_from_the_provider_after_two_lists_and_stay_in_the_api_server
+);
+
+async fn pods_of_other_nodes_are_removed_from_the_provider_after_two_lists_and_stay_in_the_api_server(
+    who: Who,
+) {
+    let fixture = PodFixture::new(who, "elsewhere").await;
+    let trial = |node: &str| json!({"metadata": {"labels": {"multicluster.virtual-kubelet.io/trial": node}}});
+    let gated =
+        json!({"nodeName": null, "schedulingGates": [{"name": "multicluster.virtual-kubelet.io/placement"}]});
+    let provider = super::scripted_provider::ScriptedProvider::new(&fixture.node);
+    let mut pods = Vec::new();
+    for (name, labels, spec) in [
+        ("bound-elsewhere", trial(&fixture.node), json!({"nodeName": "another-node"})),
+        ("trial-ended", json!({}), gated.clone()),
+        ("trial-elsewhere", trial("another-node"), gated.clone()),
+        ("on-trial", trial(&fixture.node), gated),
+    ] {
+        let mut more = labels;
+        more["spec"] = spec;
+        let pod = fixture.create(name, more).await;
+        provider.set(&reference(&pod), super::scripted_provider::running());
+        pods.push(pod);
+    }
+    // The API server shows a node only the pods that are bound to it: a pod on trial is as good as gone for it.
+    let on_trial = if who == Who::Admin { pods.pop() } else { None };
+
+    let listing = super::broken_watch::Listing::new(provider.clone());
+    let setup = Setup { compare: Duration::from_millis(200), ..Setup::default() };
+    let run = fixture.start_with(listing.clone(), setup);
+    for pod in &pods {
+        let name = pod.metadata.name.as_deref().unwrap();
+        see_stopped(&provider, pod).await;
+        assert!(listing.stops(uid(pod))[0] >= 2, "{name}: seen once is not enough");
+        assert_eq!(fixture.get(name).await.as_ref(), Some(pod), "{name} in the API server");
+    }
+    let lists = listing.lists();
+    until("more comparisons", || listing.lists(), |count| *count >= lists + 3).await;
+    if let Some(pod) = on_trial {
+        assert!(run.recorder.deletes(uid(&pod)).is_empty());
+        assert!(provider.pod_status(&reference(&pod)).await.is_ok());
+        assert_eq!(fixture.get("on-trial").await, Some(pod));
+    }
+    assert_eq!(run.requests("patch_status", "pods") + run.requests("delete", "pods"), 0);
 }
 
 /// The verdict on a pod is not forgotten with the process that made it.

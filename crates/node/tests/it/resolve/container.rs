@@ -4,13 +4,13 @@ use serde_json::json;
 use vk_provider::{
     Resolver as _,
     error::Kind,
-    resolve::{Facts, Reference, ReferenceKind},
+    resolve::{Facts, Reference, ReferenceKind, Variable},
 };
 
 use super::resolver_test::{HOST_IP, ResolverTest};
 
-fn value<'a>(env: &'a [(String, String)], name: &str) -> Option<&'a str> {
-    env.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+fn value<'a>(env: &'a [Variable], name: &str) -> Option<&'a str> {
+    env.iter().find(|variable| variable.name == name).map(|variable| variable.value.as_str())
 }
 
 #[tokio::test]
@@ -49,7 +49,7 @@ async fn an_environment_is_resolved_with_the_permissions_of_a_node() {
     ] {
         assert_eq!(value(&inputs.env, name), Some(expected), "{name}");
     }
-    assert_eq!(inputs.command.unwrap(), ["serve", "--color=blue"]);
+    assert_eq!(inputs.command.unwrap().words, ["serve", "--color=blue"]);
     // The service `kubernetes`, although service links are off.
     assert_eq!(value(&inputs.env, "KUBERNETES_SERVICE_PORT"), Some("443"));
 }

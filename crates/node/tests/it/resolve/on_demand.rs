@@ -10,7 +10,11 @@ use kube::{
 };
 use secrecy::ExposeSecret as _;
 use serde_json::json;
-use vk_provider::{Resolver as _, error::Kind, resolve::PullCredentials};
+use vk_provider::{
+    Resolver as _,
+    error::Kind,
+    resolve::{PullCredentials, RegistryLogin},
+};
 
 use super::resolver_test::ResolverTest;
 
@@ -46,7 +50,11 @@ async fn pull_credentials_come_from_pull_secrets_and_a_missing_secret_is_an_even
     let spec = json!({"imagePullSecrets": [{"name": "registry"}, {"name": "nowhere"}]});
     let (_, answers) = test.pod("web", spec).await;
     let found = answers.pull_credentials("registry.example.com/team/app:1").await.unwrap();
-    let [PullCredentials::Basic { username, password }] = found.as_slice() else { panic!("{found:?}") };
+    let [PullCredentials { registry, login: RegistryLogin::Basic { username, password } }] = &found[..]
+    else {
+        panic!("{found:?}")
+    };
+    assert_eq!(registry, "registry.example.com");
     assert_eq!((username.as_str(), password.expose_secret()), ("u", "p"));
     assert!(answers.pull_credentials("elsewhere.example.com/app:1").await.unwrap().is_empty());
     let note = notes.recv().await.unwrap();

@@ -33,8 +33,8 @@ use crate::harness::SOON;
 pub(super) const HOST_IP: &str = "192.0.2.7";
 
 /// A node with its resolver factory, and a namespace for its pods.
-pub(super) struct ResolverTest {
-    pub(super) cluster: &'static ControlPlane,
+pub(super) struct ResolverTest<'a> {
+    pub(super) cluster: &'a ControlPlane,
     pub(super) namespace: String,
     pub(super) node: String,
     pub(super) factory: ResolverFactory,
@@ -53,14 +53,19 @@ impl Default for Setup {
     }
 }
 
-impl ResolverTest {
+impl ResolverTest<'static> {
     pub(super) async fn new(prefix: &str) -> Self {
         Self::with(prefix, Setup::default()).await
     }
 
     pub(super) async fn with(prefix: &str, setup: Setup) -> Self {
+        Self::on(ControlPlane::shared().await, prefix, setup).await
+    }
+}
+
+impl<'a> ResolverTest<'a> {
+    pub(super) async fn on(cluster: &'a ControlPlane, prefix: &str, setup: Setup) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let cluster = ControlPlane::shared().await;
         let node = format!("test-{prefix}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         let namespace = cluster.namespace(prefix).await.unwrap().name().to_owned();
         let nodes = Api::<Node>::all(cluster.admin().unwrap());
@@ -151,7 +156,7 @@ impl ResolverTest {
     }
 }
 
-impl Drop for ResolverTest {
+impl Drop for ResolverTest<'_> {
     fn drop(&mut self) {
         self.supervisor.stop();
     }

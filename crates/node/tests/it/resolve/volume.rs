@@ -2,7 +2,7 @@
 
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use serde_json::{Value, json};
-use vk_provider::{Resolver as _, error::Kind};
+use vk_provider::{Resolver as _, error::Kind, resolve::TokenLifetime};
 
 use super::resolver_test::{ResolverTest, next, no_more, texts};
 
@@ -18,7 +18,7 @@ async fn an_edit_of_a_config_map_reaches_the_stream_and_a_write_that_changes_not
     let test = ResolverTest::new("files").await;
     test.config_map("settings", json!({"color": "blue"})).await;
     let (_, answers) = test.pod("web", volume(&json!({"configMap": {"name": "settings"}}))).await;
-    let mut files = answers.volume("files");
+    let mut files = answers.volume("files", TokenLifetime::Specified);
     let set = next(&mut files).await.unwrap();
     assert_eq!(texts(&set), [("color", "blue")]);
     assert_eq!(set.files["color"].mode, 0o644);
@@ -35,7 +35,7 @@ async fn an_edit_of_a_config_map_reaches_the_stream_and_a_write_that_changes_not
 async fn a_missing_secret_is_an_error_item_until_it_appears() {
     let test = ResolverTest::new("late").await;
     let (_, answers) = test.pod("web", volume(&json!({"secret": {"secretName": "db"}}))).await;
-    let mut files = answers.volume("files");
+    let mut files = answers.volume("files", TokenLifetime::Specified);
     let error = next(&mut files).await.unwrap_err();
     let Kind::Unresolved(reference) = error.kind() else { panic!("{error:?}") };
     assert_eq!((&*reference.name, reference.volume.as_deref()), ("db", Some("files")));
@@ -51,7 +51,7 @@ async fn a_deleted_secret_is_an_error_item_until_it_is_created_again() {
     let test = ResolverTest::new("gone").await;
     test.secret("db", json!({"password": "old"})).await;
     let (_, answers) = test.pod("web", volume(&json!({"secret": {"secretName": "db"}}))).await;
-    let mut files = answers.volume("files");
+    let mut files = answers.volume("files", TokenLifetime::Specified);
     next(&mut files).await.unwrap();
     test.remove::<Secret>("db").await;
     let error = next(&mut files).await.unwrap_err();
@@ -67,7 +67,7 @@ async fn an_immutable_object_is_not_watched() {
     let object = json!({"metadata": {"name": "settings"}, "data": {"a": "1"}, "immutable": true});
     test.put::<ConfigMap>(object).await;
     let (_, answers) = test.pod("web", volume(&json!({"configMap": {"name": "settings"}}))).await;
-    let mut files = answers.volume("files");
+    let mut files = answers.volume("files", TokenLifetime::Specified);
     next(&mut files).await.unwrap();
     no_more(&mut files).await;
     assert_eq!((test.factory.held_objects(), test.factory.watched_objects()), (1, 0));
@@ -79,7 +79,7 @@ async fn changed_labels_of_the_pod_update_downward_api_files() {
     let test = ResolverTest::new("labels").await;
     let items = json!([{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]);
     let (pod, answers) = test.pod("web", volume(&json!({"downwardAPI": {"items": items}}))).await;
-    let mut files = answers.volume("files");
+    let mut files = answers.volume("files", TokenLifetime::Specified);
     assert_eq!(texts(&next(&mut files).await.unwrap()), [("labels", "app=\"web\"")]);
     let mut changed = (*pod).clone();
     changed.metadata.labels = Some([("app".to_owned(), "shop".to_owned())].into());
@@ -94,14 +94,14 @@ async fn a_dropped_stream_stops_reading_and_the_stream_of_a_closed_pod_ends() {
     let test = ResolverTest::new("dropped").await;
     test.config_map("settings", json!({"a": "1"})).await;
     let (_, answers) = test.pod("web", volume(&json!({"configMap": {"name": "settings"}}))).await;
-    let mut files = answers.volume("files");
+    let mut files = answers.volume("files", TokenLifetime::Specified);
     next(&mut files).await.unwrap();
     test.wait_for_watches(1).await;
     drop(files);
     test.wait_for_watches(0).await;
     assert_eq!(test.factory.held_objects(), 0);
 
-    let mut files = answers.volume("files");
+    let mut files = answers.volume("files", TokenLifetime::Specified);
     next(&mut files).await.unwrap();
     answers.close();
     let end = tokio::time::timeout(crate::harness::SOON, files.next()).await.expect("an end in time");

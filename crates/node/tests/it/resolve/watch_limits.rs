@@ -5,7 +5,10 @@ use std::time::Duration;
 use futures::future::join_all;
 use serde_json::json;
 use vk_node::resolve::Limits;
-use vk_provider::{Resolver as _, resolve::Facts};
+use vk_provider::{
+    Resolver as _,
+    resolve::{Facts, TokenLifetime},
+};
 
 use super::resolver_test::{ResolverTest, Setup, next, texts};
 
@@ -18,7 +21,7 @@ async fn pods_that_need_the_same_object_share_one_watch() {
     let mut all = Vec::new();
     for index in 0..5 {
         let (_, answers) = test.pod(&format!("web-{index}"), spec.clone()).await;
-        let mut files = answers.volume("files");
+        let mut files = answers.volume("files", TokenLifetime::Specified);
         next(&mut files).await.unwrap();
         all.push((answers, files));
     }
@@ -41,7 +44,7 @@ async fn objects_beyond_the_watch_limit_are_polled() {
         test.config_map(name, json!({"value": "1"})).await;
         let spec = json!({"volumes": [{"name": "files", "configMap": {"name": name}}]});
         let (_, answers) = test.pod(&format!("web-{name}"), spec).await;
-        let mut files = answers.volume("files");
+        let mut files = answers.volume("files", TokenLifetime::Specified);
         next(&mut files).await.unwrap();
         streams.push((name, files, answers));
     }
@@ -66,7 +69,7 @@ async fn a_read_right_after_the_binding_waits_for_the_node_authorizer() {
             let container = json!([{"name": "main", "image": "example.com/app:1", "envFrom": from}]);
             let (_, answers) = test.pod(&format!("web-{index}"), json!({"containers": container})).await;
             let inputs = answers.container("main", &Facts::default()).await.unwrap();
-            assert!(inputs.env.contains(&("value".to_owned(), name)));
+            assert!(inputs.pairs().contains(&("value".to_owned(), name)));
         }
     });
     join_all(asked).await;

@@ -33,7 +33,7 @@ use vk_provider::placement::{PLACEMENT_ANNOTATION, SERVING_KEY_ANNOTATION};
 
 /// A certificate, and a key that should be its own.
 #[derive(Clone)]
-pub(super) struct ServingPair {
+pub(crate) struct ServingPair {
     certificate: CertificateDer<'static>,
     key: Vec<u8>,
 }
@@ -41,18 +41,18 @@ pub(super) struct ServingPair {
 // === impl ServingPair ===
 
 impl ServingPair {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let key = KeyPair::generate().unwrap();
         let certificate =
             CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().self_signed(&key).unwrap();
         Self { certificate: certificate.der().clone(), key: key.serialize_der() }
     }
 
-    pub(super) fn with_key_of(&self, other: &Self) -> Self {
+    pub(crate) fn with_key_of(&self, other: &Self) -> Self {
         Self { certificate: self.certificate.clone(), key: other.key.clone() }
     }
 
-    pub(super) fn fingerprint(&self) -> String {
+    pub(crate) fn fingerprint(&self) -> String {
         vk_kube::key_fingerprint(&self.certificate).unwrap()
     }
 
@@ -65,7 +65,7 @@ impl ServingPair {
 }
 
 /// A server on loopback. It stops when it is dropped.
-pub(super) struct FakeNode {
+pub(crate) struct FakeNode {
     port: u16,
     state: Arc<State>,
     _server: JoinSet<()>,
@@ -75,25 +75,28 @@ struct State {
     pair: Mutex<ServingPair>,
     /// The answer to everything; `None` if there is none.
     answer: Option<(StatusCode, Bytes)>,
+    /// Tokens that are answered with 401.
+    rejected: Mutex<Vec<String>>,
     /// Method, path and token of each request.
     requests: Mutex<Vec<String>>,
+    bodies: Mutex<Vec<Bytes>>,
     connections: AtomicUsize,
 }
 
 // === impl FakeNode ===
 
 impl FakeNode {
-    pub(super) async fn start(pair: ServingPair, code: StatusCode, body: &str) -> Self {
+    pub(crate) async fn start(pair: ServingPair, code: StatusCode, body: &str) -> Self {
         Self::serve(pair, Some((code, Bytes::from(body.to_owned())))).await
     }
 
     /// A server that takes requests and does not answer.
-    pub(super) async fn start_silent(pair: ServingPair) -> Self {
+    pub(crate) async fn start_silent(pair: ServingPair) -> Self {
         Self::serve(pair, None).await
     }
 
     /// A node whose server accepts connections and says nothing.
-    pub(super) async fn without_tls() -> (Node, TcpListener) {
+    pub(crate) async fn without_tls() -> (Node, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         (object(listener.local_addr().unwrap().port(), &ServingPair::new().fingerprint()), listener)
     }
@@ -104,7 +107,9 @@ impl FakeNode {
         let state = Arc::new(State {
             pair: Mutex::new(pair),
             answer,
+            rejected: Mutex::default(),
             requests: Mutex::default(),
+            bodies: Mutex::default(),
             connections: AtomicUsize::new(0),
         });
         let mut config = ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -125,25 +130,43 @@ impl FakeNode {
     }
 
     /// The Node object with the key that is served.
-    pub(super) fn object(&self) -> Node {
+    pub(crate) fn object(&self) -> Node {
         self.object_with_key(&self.state.pair.lock().fingerprint())
     }
 
-    pub(super) fn object_with_key(&self, fingerprint: &str) -> Node {
+    pub(crate) fn object_with_key(&self, fingerprint: &str) -> Node {
         object(self.port, fingerprint)
     }
 
     /// Serves new connections with this pair.
-    pub(super) fn replace_key(&self, pair: ServingPair) {
+    pub(crate) fn replace_key(&self, pair: ServingPair) {
         *self.state.pair.lock() = pair;
     }
 
-    pub(super) fn requests(&self) -> Vec<String> {
+    /// Answers requests with this token with 401 from now on.
+    pub(crate) fn reject(&self, token: String) {
+        self.state.rejected.lock().push(token);
+    }
+
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.state.requests.lock().clone()
     }
 
+    /// The bodies of the requests.
+    pub(crate) fn bodies(&self) -> Vec<Bytes> {
+        self.state.bodies.lock().clone()
+    }
+
+    /// The tokens of the requests.
+    pub(crate) fn tokens(&self) -> Vec<String> {
+        let requests = self.requests().into_iter();
+        requests
+            .map(|request| request.strip_prefix("POST /placement/fit Bearer ").unwrap().to_owned())
+            .collect()
+    }
+
     /// The number of connections with a finished handshake.
-    pub(super) fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         self.state.connections.load(Ordering::Relaxed)
     }
 }
@@ -177,11 +200,19 @@ async fn serve_connection(acceptor: TlsAcceptor, stream: TcpStream, state: Arc<S
 
 async fn respond(state: &State, request: Request<Incoming>) -> Response<Full<Bytes>> {
     let token = request.headers().get(header::AUTHORIZATION);
-    let token = token.map_or("", |token| token.to_str().unwrap());
+    let token = token.map_or("", |token| token.to_str().unwrap()).to_owned();
     let line = format!("{} {} {token}", request.method(), request.uri().path());
     state.requests.lock().push(line);
-    request.into_body().collect().await.unwrap();
-    let Some((code, body)) = state.answer.clone() else { return std::future::pending().await };
+    let is_rejected = token.strip_prefix("Bearer ").is_some_and(|token| {
+        let rejected = state.rejected.lock();
+        rejected.iter().any(|rejected| rejected == token)
+    });
+    let body = request.into_body().collect().await.unwrap().to_bytes();
+    state.bodies.lock().push(body);
+    let Some((mut code, body)) = state.answer.clone() else { return std::future::pending().await };
+    if is_rejected {
+        code = StatusCode::UNAUTHORIZED;
+    }
     let mut response = Response::new(Full::new(body));
     *response.status_mut() = code;
     response.headers_mut().insert(header::LOCATION, "https://127.0.0.1:1/elsewhere".parse().unwrap());

@@ -104,3 +104,16 @@ fn other_requests_are_refused() {
     let answer = br#"{"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": {}}"#;
     assert!(refused(answer).contains("no request"));
 }
+
+#[test]
+fn what_a_pod_has_no_field_for_is_skipped_and_not_kept() {
+    // Nesting that deep is more than a `Value` can hold.
+    let nested = format!("{}0{}", "[".repeat(10_000), "]".repeat(10_000));
+    let with_nested = |object: &Value| {
+        let text = String::from_utf8(review(json!({"object": object}))).unwrap();
+        text.replacen("\"generateName\"", &format!("\"other\":{nested},\"generateName\""), 1).into_bytes()
+    };
+    let whole = with_nested(&pod(&json!({"virtual-pod": "true"})));
+    let answer = respond(&whole, OptIn::Label, &Settings::default()).unwrap();
+    assert!(!patch_of(&answer["response"]).is_empty());
+}

@@ -257,7 +257,7 @@ async fn nobody_else_can_look_into_the_records_and_no_secret_is_in_them() {
     use std::os::unix::fs::PermissionsExt as _;
     let folder = tempfile::tempdir().unwrap();
     let records = PullRecords::new(folder.path());
-    let credentials = PullCredentials::Basic { username: "me".to_owned(), password: "hunter2".into() };
+    let credentials = PullCredentials::basic("example.com", "me", "hunter2");
     pulled(&records, "a", "id", Some(&credentials_hash(&credentials))).await;
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     assert_eq!((mode(&records.pulled), mode(&records.record("id"))), (0o700, 0o600));

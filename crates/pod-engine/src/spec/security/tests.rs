@@ -29,7 +29,7 @@ fn made_on(
     };
     let sandbox = builder.build(&|_, _, _| ()).unwrap();
     let image = image::ResolvedImage { image_ref: "r".to_owned(), image };
-    let inputs = vk_provider::resolve::ContainerInputs { env: Vec::new(), command: None, args: None };
+    let inputs = vk_provider::resolve::ContainerInputs::default();
     let builder = ContainerBuilder {
         pod,
         container: &container,

@@ -14,8 +14,8 @@ use vk_provider::{
     Error, Result,
     quantity::Quantity,
     resolve::{
-        Claim, ContainerInputs, Facts, File, FileSet, NodeFacts, PullCredentials, Reference, Resolver, Token,
-        TokenRequest,
+        Claim, ContainerInputs, Facts, File, FileSet, NodeFacts, Origin, PullCredentials, Reference,
+        Resolver, Token, TokenLifetime, TokenRequest,
     },
 };
 
@@ -43,8 +43,9 @@ impl FakeResolver {
 }
 
 pub(super) fn set(files: &[(&str, &str)]) -> FileSet {
-    let file = |content: &str| File { content: content.to_owned().into(), mode: 0o644, owner: None };
-    FileSet { files: files.iter().map(|(path, content)| ((*path).to_owned(), file(content))).collect() }
+    let file = |content: &str| File::new(content.to_owned(), 0o644, Origin::ConfigMap);
+    let files = files.iter().map(|(path, content)| ((*path).to_owned(), file(content))).collect();
+    FileSet { files, expires: None }
 }
 
 fn unasked<T>() -> Result<T> {
@@ -57,7 +58,7 @@ impl Resolver for FakeResolver {
         unasked()
     }
 
-    fn volume(&self, name: &str) -> BoxStream<'static, Item> {
+    fn volume(&self, name: &str, _: TokenLifetime) -> BoxStream<'static, Item> {
         if self.panics {
             return futures::stream::poll_fn(|_| panic!("this is a test")).boxed();
         }

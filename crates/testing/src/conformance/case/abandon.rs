@@ -52,7 +52,7 @@ pub(crate) async fn an_abandoned_delete_can_be_repeated(context: &CaseContext) -
     for cut in CUTS {
         let pod = context.pod().behaves(ContainerBehavior::UntilKilled).build();
         let (made, _) = caller.start(&pod).await?;
-        let delete = caller.provider().delete_pod(&made, Some(Arc::clone(&pod)), Duration::from_hours(1));
+        let delete = caller.provider().delete_pod(&made, Some(Arc::clone(&pod)), context.first_grace());
         caller.call("delete_pod", Abandoned { call: delete, polls: cut }).await?;
         caller.delete(&pod, Duration::ZERO).await?;
         caller.over(&made).await?;

@@ -10,7 +10,7 @@ use crate::conformance::{
     pod_builder::reference,
     pod_status,
     result::{Outcome, Stop, ensure},
-    subject::ContainerBehavior,
+    subject::{ContainerBehavior, Feature},
 };
 
 const HOUR: Duration = Duration::from_hours(1);
@@ -65,6 +65,7 @@ async fn over_now(caller: &Caller, pod: &PodRef) -> Outcome<bool> {
 
 /// A second delete with a shorter grace period takes effect.
 pub(crate) async fn a_shorter_grace_hastens_the_end(context: &CaseContext) -> Outcome {
+    context.needs(Feature::ShortenGrace)?;
     let caller = context.open().await?;
     let pod = context.pod().behaves(ContainerBehavior::UntilKilled).build();
     let (made, _) = caller.start(&pod).await?;

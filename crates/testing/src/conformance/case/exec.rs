@@ -116,7 +116,7 @@ pub(crate) async fn a_container_gets_its_environment(context: &CaseContext) -> O
 }
 
 /// Runs a command to its end and returns its exit code and output.
-async fn run(
+pub(crate) async fn run(
     caller: &Caller,
     container: &ContainerRef,
     words: &[&str],

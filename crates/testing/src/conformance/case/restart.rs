@@ -67,7 +67,7 @@ async fn reopened(
     let pod = context.pod().behaves(run).build();
     let (made, before) = caller.start(&pod).await?;
     if run == ContainerBehavior::UntilKilled {
-        caller.delete(&pod, Duration::from_hours(1)).await?;
+        caller.delete(&pod, context.first_grace()).await?;
     }
     drop(caller);
     let caller = context.open().await?;

@@ -20,6 +20,7 @@ use vk_provider_mock::{Mock, PodHost};
 
 use super::{
     fault::Fault,
+    inputs::misused,
     report::{is_over, is_refusable, pending},
 };
 
@@ -62,7 +63,7 @@ impl Drop for Creating {
 
 impl Broken {
     pub(crate) fn new(node: &str, host: PodHost, fault: Fault) -> Self {
-        let inner = Mock::builder(node).host(host.clone()).build();
+        let inner = Mock::builder(node).host(host.clone()).volumes(true).build();
         Self { inner, host, fault, memory: Arc::default() }
     }
 
@@ -143,6 +144,9 @@ impl Provider for Broken {
                 let inputs = bundle.resolver.container("app", &Facts::default()).await;
                 inputs.map_err(|error| Error::invalid(format!("create pod {pod}")).caused_by(error))?;
             }
+            Fault::AsksForOtherImages => {
+                bundle.resolver.pull_credentials("example.com/pause:1").await?;
+            }
             Fault::LosesConcurrentCreates => {
                 if std::mem::replace(&mut self.memory.lock().unwrap().creating, true) {
                     return Ok(());
@@ -173,7 +177,7 @@ impl Provider for Broken {
             }
             _ => {}
         }
-        let answer = self.inner.create_pod(bundle).await;
+        let answer = self.inner.create_pod(misused(bundle, self.fault)).await;
         let mut memory = self.memory.lock().unwrap();
         if answer.is_ok() {
             if !memory.order.contains(&pod.uid) {
@@ -215,7 +219,7 @@ impl Provider for Broken {
             }
             _ => {}
         }
-        match self.inner.update_pod(bundle).await {
+        match self.inner.update_pod(misused(bundle, self.fault)).await {
             Err(error) if self.has(Fault::LosesUpdatesOfTheUnknown) && *error.kind() == Kind::NotFound => {
                 Ok(())
             }

@@ -47,6 +47,8 @@ impl Subject for PlainSubject {
             Feature::InitContainers,
             Feature::EphemeralContainers,
             Feature::Survival,
+            Feature::Files,
+            Feature::Secrets,
         ]
     }
 }

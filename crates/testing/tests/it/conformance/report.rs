@@ -7,6 +7,7 @@ use k8s_openapi::{
     apimachinery::pkg::apis::meta::v1::Time,
 };
 use vk_provider::{PodChange, PodRef};
+use vk_testing::conformance::LOGIN;
 
 use super::{
     broken::{Bender, Broken, Memory},
@@ -117,6 +118,7 @@ fn bend(fault: Fault, memory: &Memory, pod: &PodRef, status: &mut PodStatus) {
             status.pod_ip = Some("not yet".into());
             status.pod_ips = Some(vec![PodIP { ip: "not yet".into() }]);
         }
+        Fault::ShowsSecrets => status.message = Some(format!("logged in with {}", LOGIN.2)),
         Fault::LeavesOutContainersReady => status.conditions = None,
         Fault::IsAlwaysReady => {
             for condition in status.conditions.iter_mut().flatten() {

@@ -83,6 +83,7 @@ async fn limits_of_a_pod_hold_for_the_pod_as_a_whole_also_without_a_configured_c
         kubelet_port: 10250,
         operating_system: "linux".to_owned(),
         cluster_domain: "cluster.local".to_owned(),
+        cluster: None,
         state_dir: state.path().to_owned(),
         shared_dir: state.path().to_owned(),
         extensions: vk_provider::Extensions::default(),

@@ -15,7 +15,7 @@ use reqwest::{
 use secrecy::ExposeSecret as _;
 use serde::Deserialize;
 use vk_pod_engine::image::credentials_hash;
-use vk_provider::resolve::PullCredentials;
+use vk_provider::resolve::{PullCredentials, RegistryLogin};
 
 use self::{
     challenge::Challenge,
@@ -50,7 +50,7 @@ pub(super) struct Registry<'a> {
     http: reqwest::Client,
     /// Scheme and host.
     base: String,
-    credentials: Option<&'a PullCredentials>,
+    login: Option<&'a RegistryLogin>,
     tokens: TokenCache,
     document_time: Duration,
     pub(super) key: RegistryKey,
@@ -82,7 +82,8 @@ impl Registries {
         image: &Reference,
         credentials: Option<&'a PullCredentials>,
     ) -> Result<Registry<'a>> {
-        if matches!(credentials, Some(PullCredentials::IdentityToken(_))) {
+        let login = credentials.map(|credentials| &credentials.login);
+        if matches!(login, Some(RegistryLogin::IdentityToken(_))) {
             return Err(Error::new(
                 Kind::Denied,
                 "the provider `local` does not support identity tokens: put a user name and a password into the pull secret",
@@ -93,7 +94,7 @@ impl Registries {
         let base = format!("{}{host}", if plain { "http://" } else { HTTPS });
         let key = RegistryKey { host: host.to_owned(), credentials: credentials.map(credentials_hash) };
         let (http, tokens) = (self.http()?, self.tokens.of(&key));
-        Ok(Registry { http, base, credentials, tokens, document_time: self.document_time, key })
+        Ok(Registry { http, base, login, tokens, document_time: self.document_time, key })
     }
 
     fn http(&self) -> Result<reqwest::Client> {
@@ -183,14 +184,12 @@ impl Registry<'_> {
     /// Requests something of a repository, with a token if the registry wants one.
     async fn get(&self, repository: &str, path: &str, accept: &str) -> Result<Response, RegistryError> {
         let url = format!("{}/v2/{repository}/{path}", self.base);
-        let known = match self.credentials {
-            Some(PullCredentials::RegistryToken(token)) => {
-                Some(Authorization::bearer(token.expose_secret())?)
-            }
+        let known = match self.login {
+            Some(RegistryLogin::RegistryToken(token)) => Some(Authorization::bearer(token.expose_secret())?),
             _ => self.tokens.get(repository),
         };
         let response = self.request(&url, accept, known.as_ref()).await?;
-        let given = matches!(self.credentials, Some(PullCredentials::RegistryToken(_)));
+        let given = matches!(self.login, Some(RegistryLogin::RegistryToken(_)));
         if response.status() != StatusCode::UNAUTHORIZED || given {
             return check(response).await;
         }
@@ -213,9 +212,9 @@ impl Registry<'_> {
         authorization: Option<&Authorization>,
     ) -> Result<Response, RegistryError> {
         let mut request = self.http.get(url).header(ACCEPT, accept);
-        match (authorization, self.credentials) {
+        match (authorization, self.login) {
             (Some(Authorization::Bearer(token)), _) => request = request.header(AUTHORIZATION, token),
-            (Some(Authorization::Basic), Some(PullCredentials::Basic { username, password })) => {
+            (Some(Authorization::Basic), Some(RegistryLogin::Basic { username, password })) => {
                 request = request.basic_auth(username, Some(password.expose_secret()));
             }
             _ => {}
@@ -230,7 +229,7 @@ impl Registry<'_> {
         challenge: &Challenge,
     ) -> Result<Option<Authorization>, RegistryError> {
         let Challenge::Bearer { realm, service } = challenge else {
-            return Ok(self.credentials.map(|_| Authorization::Basic));
+            return Ok(self.login.map(|_| Authorization::Basic));
         };
         let mut url: Url = realm.parse().map_err(|why| {
             RegistryError::Invalid(format!("the URL of the token server is invalid: {why}"))
@@ -245,7 +244,7 @@ impl Registry<'_> {
         if let Some(service) = service {
             url.query_pairs_mut().append_pair("service", service);
         }
-        let basic = self.credentials.map(|_| Authorization::Basic);
+        let basic = self.login.map(|_| Authorization::Basic);
         let response = check(self.request(url.as_str(), "application/json", basic.as_ref()).await?).await?;
         let answer = read_document(response, MAX_TOKEN_BYTES).await?;
         let answer: TokenAnswer = serde_json::from_slice(&answer)
@@ -312,7 +311,8 @@ mod tests {
     fn an_identity_token_is_rejected_with_a_remedy() {
         let registries = Registries::new(Vec::new(), Duration::from_secs(1));
         let image = Reference::try_from("127.0.0.1:5000/x:1").unwrap();
-        let credentials = PullCredentials::IdentityToken("t".into());
+        let login = RegistryLogin::IdentityToken("t".into());
+        let credentials = PullCredentials { registry: "r.test".into(), login };
         let error = registries.of(&image, Some(&credentials)).err().unwrap();
         assert_eq!(error.kind(), Kind::Denied);
         assert!(error.message().contains("user name and a password"));
@@ -324,7 +324,7 @@ mod tests {
         let realm = format!("http://{}/token?key=s3cr3t", server.local_addr().unwrap());
         let challenge = Challenge::Bearer { realm, service: None };
         let registries = Registries::new(vec!["plain.test".to_owned()], Duration::from_secs(1));
-        let credentials = PullCredentials::Basic { username: "me".to_owned(), password: "hunter2".into() };
+        let credentials = PullCredentials::basic("r.test", "me", "hunter2");
         for (image, is_asked) in [("r.test/x:1", false), ("plain.test/x:1", true)] {
             let image = Reference::try_from(image).unwrap();
             let registry = registries.of(&image, Some(&credentials)).unwrap();

@@ -18,6 +18,7 @@ use tokio::{
     sync::mpsc,
     task::JoinSet,
 };
+use vk_provider::resolve::RegistryLogin;
 
 use super::*;
 use crate::image::{
@@ -348,8 +349,7 @@ async fn a_token_is_only_used_with_the_credentials_it_was_issued_for() {
     let directory = tempfile::tempdir().unwrap();
     let store = store(directory.path());
     let name = registry.name("demo:1");
-    let basic =
-        |password: &str| PullCredentials::Basic { username: "puller".into(), password: password.into() };
+    let basic = |password: &str| PullCredentials::basic("registry", "puller", password);
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
     // One token for both pulls.
@@ -360,7 +360,9 @@ async fn a_token_is_only_used_with_the_credentials_it_was_issued_for() {
         assert!(error.message().contains("pull access denied"), "{error}");
     }
     store.pull(&name, Some(&basic("let-me-in"))).await.unwrap();
-    store.pull(&name, Some(&PullCredentials::RegistryToken("good".into()))).await.unwrap();
+    let login = RegistryLogin::RegistryToken("good".into());
+    let token = PullCredentials { registry: "registry".into(), login };
+    store.pull(&name, Some(&token)).await.unwrap();
 }
 
 #[tokio::test]

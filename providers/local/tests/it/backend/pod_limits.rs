@@ -45,6 +45,7 @@ impl TestNode {
             kubelet_port: 10250,
             operating_system: "linux".to_owned(),
             cluster_domain: "cluster.local".to_owned(),
+            cluster: None,
             state_dir: state.clone(),
             shared_dir: state,
             extensions: vk_provider::Extensions::default(),

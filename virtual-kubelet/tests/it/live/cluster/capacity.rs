@@ -26,7 +26,7 @@ fn still_node(name: &str, site: &str, allocatable: &Value) -> Value {
 }
 
 /// Adds such a node, without the taint of new nodes. Returns its name.
-async fn join(below: &NamespaceClient<'_>, site: &str, allocatable: &Value) -> String {
+pub(super) async fn join(below: &NamespaceClient<'_>, site: &str, allocatable: &Value) -> String {
     let name = format!("{site}-still");
     below.create("nodes", &still_node(&name, site, allocatable)).await;
     let tainted = |node: &Value| node["spec"]["taints"].to_string().contains("not-ready");
@@ -40,14 +40,14 @@ async fn join(below: &NamespaceClient<'_>, site: &str, allocatable: &Value) -> S
 }
 
 /// A pod of somebody else on a lower node.
-fn foreign(name: &str, node: &str, requests: &Value) -> Value {
+pub(super) fn foreign(name: &str, node: &str, requests: &Value) -> Value {
     let spec = json!({"nodeName": node, "automountServiceAccountToken": false, "terminationGracePeriodSeconds": 0,
         "containers": [{"name": "main", "image": "example.com/other:1", "resources": {"requests": requests, "limits": requests}}]});
     json!({"metadata": {"name": name}, "spec": spec})
 }
 
 /// Waits until the virtual node offers these amounts.
-async fn offers(cluster: &ControlPlane, node: &str, wanted: &Value) -> Value {
+pub(super) async fn offers(cluster: &ControlPlane, node: &str, wanted: &Value) -> Value {
     let client = NamespaceClient::new(cluster, "default");
     let what = format!("nodes/{node}");
     eventually(&format!("{node} offers {wanted}"), TIMEOUT, || async {
@@ -60,6 +60,17 @@ async fn offers(cluster: &ControlPlane, node: &str, wanted: &Value) -> Value {
         if same { Ok(found) } else { Err(offered.to_string()) }
     })
     .await
+}
+
+/// Waits until the virtual node says that so many CPUs are free on the emptiest lower node.
+async fn largest_free(client: &NamespaceClient<'_>, node: &str, cpu: i32) {
+    let wish = format!("says that {cpu} CPUs are free on a lower node");
+    let says = |node: &Value| {
+        let annotation = &node["metadata"]["annotations"]["multicluster.virtual-kubelet.io/largest-free"];
+        let free: Value = serde_json::from_str(text(annotation)).unwrap_or_default();
+        text(&free["cpu"]) == cpu.to_string()
+    };
+    client.wait_for(&format!("nodes/{node}"), &wish, says).await;
 }
 
 /// Records the cpu amounts that a node offers until told to stop.
@@ -94,10 +105,29 @@ async fn a_virtual_node_offers_what_other_pods_leave_free() {
         let namespace = pair.test_namespace("capacity").await;
         let mut pod = pair.pod("own");
         pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "2"}});
-        namespace.run(&pod).await;
+        let (_, own) = namespace.run(&pod).await;
         let found = above.get(&format!("nodes/{node}")).await;
         assert_eq!(found["status"]["allocatable"]["cpu"], "13");
         assert_eq!(found["status"]["capacity"]["cpu"], "16");
+        // What is free on single lower nodes is less by our own pods, too.
+        let mut free = [5, 8];
+        let mut take = |pod: &Value, cpu: i32| {
+            let index = usize::from(text(&pod["spec"]["nodeName"]) == second);
+            free[index] -= cpu;
+            free[0].max(free[1])
+        };
+        let with_own = take(&own, 2);
+        largest_free(&above, &node, with_own).await;
+        for name in ["more-0", "more-1"] {
+            let mut pod = pair.pod(name);
+            pod["spec"]["containers"][0]["resources"] = json!({"requests": {"cpu": "3"}});
+            let (_, lower) = namespace.run(&pod).await;
+            largest_free(&above, &node, take(&lower, 3)).await;
+        }
+        for name in ["more-0", "more-1"] {
+            namespace.remove(name).await;
+        }
+        largest_free(&above, &node, with_own).await;
     }
     // Also during a restart, at any time: tensile-kube subtracted own pods then.
     let (enough, watched) = tokio::sync::watch::channel(false);

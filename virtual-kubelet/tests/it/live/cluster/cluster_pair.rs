@@ -53,7 +53,7 @@ pub(super) struct TestNamespace<'a> {
 }
 
 /// Kills processes when this process ends in any way, because statics are never dropped.
-struct ProcessReaper(#[expect(dead_code, reason = "its input ends with us")] Child);
+pub(super) struct ProcessReaper(#[expect(dead_code, reason = "its input ends with us")] Child);
 
 /// The upper cluster that most tests share.
 pub(super) async fn upper() -> &'static ControlPlane {
@@ -148,6 +148,11 @@ impl<'a> ClusterPair<'a> {
     /// Kills the command like the OOM killer.
     pub(super) fn kill(&mut self) {
         self.process.take().unwrap().kill();
+    }
+
+    /// Suspends the command: it hangs.
+    pub(super) fn suspend(&self) {
+        self.process.as_ref().unwrap().signal(Signal::STOP);
     }
 
     /// Suspends the lower nodes.
@@ -257,7 +262,7 @@ impl Drop for TestNamespace<'_> {
 // === impl ProcessReaper ===
 
 impl ProcessReaper {
-    fn of(pids: &[u32]) -> Self {
+    pub(super) fn of(pids: &[u32]) -> Self {
         let mut command = Command::new("sh");
         command.args(["-c", "cat >/dev/null; kill -9 \"$@\"", "sh"]).args(pids.iter().map(u32::to_string));
         Self(command.stdin(Stdio::piped()).spawn().unwrap())
@@ -266,10 +271,15 @@ impl ProcessReaper {
 
 /// Starts nodes that keep pods in memory, without the taint of virtual nodes and with this label.
 pub(super) fn mock_nodes(cluster: &ControlPlane, label: &str, count: u16) -> Process {
+    named_mock_nodes(cluster, label, &format!("{label}-lower"), count)
+}
+
+/// Starts such nodes, with names that begin with `prefix`.
+pub(super) fn named_mock_nodes(cluster: &ControlPlane, label: &str, prefix: &str, count: u16) -> Process {
     let address = address();
-    let serving = cluster.serving_certificate(label, &[&address]).unwrap();
+    let serving = cluster.serving_certificate(prefix, &[&address]).unwrap();
     let text = format!(
-        "nodes: [{{count: {count}, namePattern: '{label}-lower-{{}}', portBase: {}, labels: {{{SITE}: {label}}}}}]\n\
+        "nodes: [{{count: {count}, namePattern: '{prefix}-{{}}', portBase: {}, labels: {{{SITE}: {label}}}}}]\n\
          internalIP: {address}\n\
          providerConfig: {{cpu: 8, memory: 16Gi, pods: 200, life: {FAST_PODS}}}\n",
         ports(count),

@@ -20,7 +20,7 @@ use vk_provider_cluster::ClusterFactory;
 use vk_provider_mock::ANNOTATION_PREFIX;
 use vk_supervisor::Supervisor;
 use vk_testing::{
-    conformance::{Case, CaseResult, Feature, PodBehavior, SETTINGS, Subject, cases},
+    conformance::{Case, CaseResult, Feature, LOGIN, PULL_SECRET, PodBehavior, SETTINGS, Subject, cases},
     eventually,
 };
 
@@ -75,8 +75,9 @@ impl Subject for ConformanceHost {
     }
 
     fn lacks(&self) -> &[Feature] {
-        // A pod name is unique in the lower cluster too, and port errors of the lower kubelet pass through two API servers.
-        &[Feature::Namesakes, Feature::ClosedPorts]
+        // A pod name is unique in the lower cluster too, and port errors of the lower kubelet pass through two API servers. The lower
+        // nodes simulate no volumes.
+        &[Feature::Namesakes, Feature::ClosedPorts, Feature::Files]
     }
 
     fn configure_pod(&self, pod: &mut Pod, life: &PodBehavior) {
@@ -109,7 +110,18 @@ async fn the_provider_conforms_with_a_real_lower_cluster() {
     // Objects that the pods of some cases refer to.
     let (name, key, value) = SETTINGS;
     let settings = json!({"metadata": {"name": name}, "data": {key: value}});
-    NamespaceClient::new(pair.upper, "default").create("configmaps", &settings).await;
+    let upper = NamespaceClient::new(pair.upper, "default");
+    upper.create("configmaps", &settings).await;
+    let (name, key, value) = LOGIN;
+    upper.create("secrets", &json!({"metadata": {"name": name}, "stringData": {key: value}})).await;
+    let (name, registry, password) = PULL_SECRET;
+    let auths = json!({"auths": {registry: {"username": "conformance", "password": password}}});
+    let pull_secret = json!({
+        "metadata": {"name": name},
+        "type": "kubernetes.io/dockerconfigjson",
+        "stringData": {".dockerconfigjson": auths.to_string()},
+    });
+    upper.create("secrets", &pull_secret).await;
     let only = std::env::var(ONLY).unwrap_or_default();
     let chosen = cases().iter().filter(|case| case.name.contains(&only));
     let queue: Arc<Mutex<VecDeque<&Case>>> = Arc::new(Mutex::new(chosen.collect()));

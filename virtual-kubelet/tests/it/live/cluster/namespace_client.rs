@@ -86,8 +86,13 @@ impl<'a> NamespaceClient<'a> {
 
     /// All objects of a kind.
     pub(super) async fn list(&self, kind: &str) -> Vec<Value> {
-        let list = self.send("GET", &self.path(kind), "application/json", &Value::Null).await.unwrap();
-        list["items"].as_array().cloned().unwrap_or_default()
+        self.try_list(kind).await.unwrap()
+    }
+
+    /// All objects of a kind, or why there is no answer.
+    pub(super) async fn try_list(&self, kind: &str) -> kube::Result<Vec<Value>> {
+        let list = self.send("GET", &self.path(kind), "application/json", &Value::Null).await?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
     }
 
     /// Creates an object, or returns the error of the API server.

@@ -15,7 +15,7 @@ use super::{
 const MINOR: &str = "1.33";
 
 /// The directory of the binaries, which are built if necessary.
-fn programs() -> std::path::PathBuf {
+pub(super) fn programs() -> std::path::PathBuf {
     let build = concat!(env!("CARGO_MANIFEST_DIR"), "/../dev/control-plane/build");
     let output = Command::new(build).arg(MINOR).stderr(Stdio::inherit()).output().unwrap();
     assert!(output.status.success(), "dev/control-plane/build failed: it says why above");

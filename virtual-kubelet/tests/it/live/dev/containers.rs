@@ -155,3 +155,26 @@ async fn dev_without_root_shows_plain_processes_and_says_so() {
     assert_eq!(outcome.code, 0, "{outcome:?}");
     nothing_is_left(&dev, node).await;
 }
+
+#[tokio::test]
+#[ignore = "needs root: make test"]
+async fn dev_on_eci_runs_its_pods_on_an_emulator_and_leaves_nothing() {
+    let node = "dev-eci";
+    let mut dev = Dev::start(&["--provider", "eci", "--nodename", node]).await;
+    let stdout = dev.process.stdout();
+    for words in [
+        "An emulator of ECI is at http://127.0.0.1:",
+        "six times seven is 42",
+        "Hello from a container group!",
+    ] {
+        assert!(stdout.contains(words), "{words:?} in {stdout}");
+    }
+    let pods = dev.kubectl(&["get", "pods", "-o", "wide"]);
+    assert_eq!(pods.matches(" Running ").count(), 2, "{pods}");
+    let sizes = "jsonpath={.items[*].metadata.annotations.virtual-kubelet\\.io/size}";
+    assert!(!dev.kubectl(&["get", "pods", "-o", sizes]).is_empty());
+    dev.process.signal(Signal::INT);
+    let outcome = dev.process.end(SWEPT + GONE).await;
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    dev.nothing_remains().await;
+}

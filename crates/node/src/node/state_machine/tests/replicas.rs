@@ -7,9 +7,10 @@ use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use rand::SeedableRng as _;
+use vk_kube::{Instance, lease::LeaseTimes};
 
 use super::{desired, server, server::FakeServer, *};
-use crate::node::{instance::Instance, lease::LeaseTimes, state_machine::NodeCall};
+use crate::node::state_machine::NodeCall;
 
 const REPLICAS: usize = 3;
 const FAULT_PERIOD: Duration = Duration::from_secs(90);

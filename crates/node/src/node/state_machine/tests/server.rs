@@ -7,9 +7,9 @@ use k8s_openapi::api::{
     core::v1::{Node, Taint},
 };
 use serde_json::{Value, json};
-use vk_kube::{Error, Kind};
+use vk_kube::{Error, Kind, lease::LeaseCall};
 
-use crate::node::{lease::LeaseCall, state_machine::NodeCall};
+use crate::node::state_machine::NodeCall;
 
 /// Wall-clock time at the start of a simulation.
 pub(super) const START: &str = "2026-01-01T00:00:00Z";

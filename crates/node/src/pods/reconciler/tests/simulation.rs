@@ -5,13 +5,15 @@
 //!
 //! At all times: one lifecycle call per UID; no UID comes back once it was stopped; nothing wanted is stopped; nothing is killed
 //! before the grace period that was seen; a pod leaves the API server only when nothing of it runs, and leaves also when its
-//! status is refused; what others wrote survives. When the storm is over, API server and backend
-//! agree, and then nothing is written or called any more.
+//! status is refused; a pod on trial loses its label only when nothing of it runs, or when it is bound; what others wrote survives; a pod of
+//! another owner and one that is on trial here stay. When the storm is over, API server and backend agree, also about pods that are
+//! bound elsewhere or whose trial has ended, and then nothing is written or called any more.
 
 mod backend;
 mod deletions;
 mod executor;
 mod inputs;
+mod placement;
 mod server;
 
 use std::{
@@ -25,10 +27,10 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
-use vk_provider::{PodChange, PodRef};
+use vk_provider::{PodChange, PodRef, placement::trial_node};
 
 use self::{
-    backend::{Backend, STRANGER, State, UNWELCOME},
+    backend::{Backend, ON_TRIAL, STRANGER, State, UNWELCOME},
     deletions::SeenDeletions,
     executor::CallInFlight,
     server::{FOREIGN, Fate, Server, StatusRejection},
@@ -66,6 +68,8 @@ struct World {
     pushes: VecDeque<PodChange>,
     watch_broken: bool,
     watch_due: bool,
+    trial_watch_broken: bool,
+    trial_watch_due: bool,
     /// What the API server's cache had the last time.
     cached_versions: PodVersions,
     queue: BTreeMap<(Duration, u64), Scheduled>,
@@ -96,6 +100,9 @@ enum Scheduled {
     Annotate(u64, PodRef, String),
     Relist(u64),
     Watch,
+    TrialRelist(u64),
+    TrialWatch,
+    Placement,
     Push,
     InstanceChanged(Arc<str>),
     Meddle,
@@ -113,10 +120,10 @@ impl World {
         let mut rng = StdRng::seed_from_u64(seed);
         let poll = rng.random_bool(0.3).then_some(Duration::from_secs(10));
         let checks = if rng.random_bool(0.5) { Checks::Full } else { Checks::Off };
-        let stranger = rng.random_bool(0.5).then(|| "other".to_owned());
+        let stranger = rng.random_bool(0.5).then_some("other");
         let mut world = Self {
-            server: Server::default(),
-            backend: Backend::with_stranger(stranger),
+            server: Server::with_trials(),
+            backend: Backend::with_strangers(stranger),
             reconciler: new_reconciler(poll, checks, &mut rng),
             checks,
             node: server::node(),
@@ -127,6 +134,8 @@ impl World {
             pushes: VecDeque::new(),
             watch_broken: false,
             watch_due: false,
+            trial_watch_broken: false,
+            trial_watch_due: false,
             cached_versions: PodVersions::default(),
             queue: BTreeMap::new(),
             sequence: 0,
@@ -142,6 +151,10 @@ impl World {
         for _ in 0..meddlings {
             let when = world.rng.random_range(Duration::ZERO..STORM);
             world.schedule(when, Scheduled::Meddle);
+        }
+        for _ in 0..world.rng.random_range(0..60) {
+            let when = world.rng.random_range(Duration::ZERO..STORM);
+            world.schedule(when, Scheduled::Placement);
         }
         world.schedule(STORM, Scheduled::Calm);
         // Two that follow closely on each other, so that one may come while the other is written.
@@ -178,6 +191,7 @@ impl World {
             assert!(self.events < MOST_EVENTS, "something runs in circles");
             self.happen(what);
             self.follow_watch();
+            self.follow_trial_watch();
         }
         self.now = until;
     }
@@ -203,6 +217,9 @@ impl World {
             }
             Scheduled::Relist(process) if process == current => self.relist(),
             Scheduled::Watch => self.watch(),
+            Scheduled::TrialRelist(process) if process == current => self.relist_trials(),
+            Scheduled::TrialWatch => self.watch_trials(),
+            Scheduled::Placement => self.place(),
             Scheduled::Push => self.push(),
             Scheduled::InstanceChanged(uid) => self.instance_changed(&uid),
             Scheduled::Meddle => self.meddle(),
@@ -226,7 +243,10 @@ impl World {
         self.wake_at = None;
         self.pushes.clear();
         self.watch_broken = true;
+        self.trial_watch_broken = true;
         let process = self.process;
+        let trials = Duration::from_millis(self.rng.random_range(0..3000));
+        self.later(trials, Scheduled::TrialRelist(process));
         let (node, list) = (self.rng.random_range(0..3000), self.rng.random_range(0..3000));
         self.later(Duration::from_millis(node), Scheduled::Node(process));
         self.later(Duration::from_millis(list), Scheduled::Relist(process));
@@ -292,8 +312,9 @@ impl World {
         }
     }
 
-    /// The storm is over: calls that hang are answered, unless nobody waits for them, and finalizers are removed.
+    /// The storm is over: calls that hang are answered, unless nobody waits for them, finalizers are removed, and the clock is corrected.
     fn calm(&mut self) {
+        self.clock_error = jiff::SignedDuration::ZERO;
         for name in NAMES {
             self.server.edit(name, |pod| pod.metadata.finalizers = None);
         }
@@ -328,11 +349,15 @@ impl World {
         for pod in &pods {
             self.check_pod(pod);
         }
-        for uid in self.backend.uids(self.now).iter().filter(|uid| ***uid != *STRANGER) {
+        for uid in self.backend.uids(self.now).iter().filter(|uid| !Backend::is_untouchable(uid)) {
             assert!(self.server.by_uid(uid).is_some(), "{uid} is an orphan in the backend");
         }
         self.check_room();
         assert!(self.backend.runs(STRANGER, self.now), "the pod of another owner is gone");
+        assert!(self.backend.runs(ON_TRIAL, self.now), "the pod that is on trial here is gone");
+        for pod in self.server.tried() {
+            assert_eq!(trial_node(pod), None, "the trial of {} is over", server::uid(pod));
+        }
         for uid in self.reconciler.uids() {
             assert!(self.server.by_uid(&uid).is_some(), "{uid} still has a worker");
         }
@@ -342,6 +367,7 @@ impl World {
         let uid = server::uid(pod);
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         assert!(pod.metadata.deletion_timestamp.is_none(), "{name} ({uid}) still exists");
+        assert_eq!(trial_node(pod), None, "{name} ({uid}) is bound");
         let status = pod.status.clone().unwrap_or_default();
         let state = self.backend.state(uid, self.now);
         let seen = (server::phase(pod), status.reason.as_deref(), state);
@@ -429,7 +455,7 @@ fn simulate(seed: u64, traced: bool) -> Result<(), String> {
         let before = (world.server.writes, world.backend.lifecycle_calls, world.backend.reads);
         world.run(STORM + CALM + Duration::from_mins(1));
         let reads = world.backend.reads - before.2;
-        let most = world.poll.map_or(0, |_| 7 * NAMES.len() as u64);
+        let most = world.poll.map_or(0, |_| 7 * world.server.pods().count() as u64);
         assert!(reads <= most, "{reads} reads in a minute in which nothing changes");
         assert_eq!(
             (world.server.writes, world.backend.lifecycle_calls),

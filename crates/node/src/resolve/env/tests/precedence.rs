@@ -77,7 +77,7 @@ proptest! {
         prop_assert_eq!(found.is_err(), missing);
         if let Ok((inputs, _)) = found {
             let own: Vec<(String, String)> =
-                inputs.env.into_iter().filter(|(name, _)| !name.starts_with("KUBERNETES_")).collect();
+                inputs.pairs().into_iter().filter(|(name, _)| !name.starts_with("KUBERNETES_")).collect();
             let names: BTreeSet<&String> = own.iter().map(|(name, _)| name).collect();
             prop_assert_eq!(names.len(), own.len(), "a name stands twice");
             prop_assert_eq!(own.into_iter().collect::<BTreeMap<_, _>>(), wanted);

@@ -39,7 +39,7 @@ fn a_path_cannot_be_a_file_and_a_directory() {
     let files = |paths: &[&str]| {
         let mut files = FileSetBuilder::default();
         for path in paths {
-            files.add(path, file("", 0o644)).expect("a path");
+            files.add(path, file("", 0o644, Origin::Literal)).expect("a path");
         }
         files.finish()
     };
@@ -53,8 +53,8 @@ fn a_path_cannot_be_a_file_and_a_directory() {
 #[test]
 fn only_permission_bits_are_kept() {
     let mut files = FileSetBuilder::default();
-    files.add("a", file("", 0o7755)).expect("a path");
-    files.add("b", file("", -1)).expect("a path");
+    files.add("a", file("", 0o7755, Origin::Literal)).expect("a path");
+    files.add("b", file("", -1, Origin::Literal)).expect("a path");
     let files = files.finish().expect("a set").files;
     assert_eq!((files["a"].mode, files["b"].mode), (0o755, 0o777));
 }

@@ -18,7 +18,8 @@ use vk_provider::{
     Error, PodRef, Resolver, Result,
     ability::{AttachOptions, ExecOptions, Forward, Started},
     resolve::{
-        Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Reference, Token, TokenRequest,
+        Claim, ContainerInputs, Facts, FileSet, NodeFacts, PullCredentials, Reference, RegistryLogin, Token,
+        TokenLifetime, TokenRequest,
     },
 };
 
@@ -62,10 +63,7 @@ pub(super) struct State {
 pub(super) struct Pod(pub PodRef, pub Vec<PullCredentials>);
 
 pub(super) fn pod(uid: &str, passwords: &[&str]) -> Pod {
-    let basic = |password: &&str| PullCredentials::Basic {
-        username: "me".to_owned(),
-        password: (*password).to_owned().into(),
-    };
+    let basic = |password: &&str| PullCredentials::basic("example.com", "me", *password);
     Pod(PodRef::new("team", uid, uid), passwords.iter().map(basic).collect())
 }
 
@@ -104,10 +102,10 @@ impl ContainerBackend for FakeImageRuntime {
         credentials: Option<&PullCredentials>,
         _sandbox: &SandboxConfig,
     ) -> Result<String> {
-        let given = credentials.map(|credentials| match credentials {
-            PullCredentials::Basic { password: secret, .. }
-            | PullCredentials::IdentityToken(secret)
-            | PullCredentials::RegistryToken(secret) => secret.expose_secret().to_owned(),
+        let given = credentials.map(|credentials| match &credentials.login {
+            RegistryLogin::Basic { password: secret, .. }
+            | RegistryLogin::IdentityToken(secret)
+            | RegistryLogin::RegistryToken(secret) => secret.expose_secret().to_owned(),
         });
         let (slow, fault) = {
             let mut state = self.0.lock();
@@ -208,7 +206,7 @@ impl Resolver for Pod {
     async fn container(&self, _: &str, _: &Facts) -> Result<ContainerInputs> {
         unused()
     }
-    fn volume(&self, _: &str) -> BoxStream<'static, Result<FileSet>> {
+    fn volume(&self, _: &str, _: TokenLifetime) -> BoxStream<'static, Result<FileSet>> {
         Box::pin(futures::stream::empty())
     }
     async fn config_map(&self, _: &str) -> Result<Arc<ConfigMap>> {

@@ -18,7 +18,7 @@ async fn private(parts: &ImageParts) -> Registry {
 }
 
 fn credentials() -> PullCredentials {
-    PullCredentials::Basic { username: "puller".into(), password: "let-me-in".into() }
+    PullCredentials::basic("registry", "puller", "let-me-in")
 }
 
 /// Another node on the store, in another process, sees the image and who may use it.

@@ -9,13 +9,21 @@ use std::{
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::{RngExt as _, rngs::StdRng};
 use serde_json::json;
-use vk_provider::{ObservedPod, PodRef, error::Kind, pod::STILL_RUNNING};
+use vk_provider::{ObservedPod, PodRef, error::Kind, placement::SCHEDULED_CONDITION, pod::STILL_RUNNING};
 
 use super::server::{self, Fate};
 use crate::pods::worker::ProviderFailure;
 
 /// The UID of a pod of another owner.
 pub(super) const STRANGER: &str = "stranger";
+/// The UID of a pod that is on trial on this node and not bound yet.
+pub(super) const ON_TRIAL: &str = "on-trial";
+/// The UID of a pod that is not bound, and whose trial on this node has ended.
+pub(super) const TRIAL_ENDED: &str = "trial-ended";
+/// The UID of a pod that was on trial on this node and is bound to another one.
+pub(super) const BOUND_ELSEWHERE: &str = "bound-elsewhere";
+/// Pods that the backend has from the start.
+const FOUND: [&str; 4] = [STRANGER, ON_TRIAL, TRIAL_ENDED, BOUND_ELSEWHERE];
 
 /// A size that the backend refuses.
 pub(super) const UNWELCOME: u32 = 5;
@@ -101,6 +109,7 @@ impl Instance {
             "phase": phase,
             "podIP": "10.1.0.1",
             "conditions": [
+                {"type": SCHEDULED_CONDITION, "status": if running { "True" } else { "False" }},
                 {"type": own, "status": "True"},
                 {"type": STILL_RUNNING, "status": if helped { "True" } else { "False" }},
             ],
@@ -116,25 +125,31 @@ fn refusal(kind: Kind) -> ProviderFailure {
 }
 
 impl Backend {
-    /// A backend that has a pod of another owner.
-    pub(super) fn with_stranger(node: Option<String>) -> Self {
-        let mut backend = Self::default();
-        let pod = PodRef::new("default", "stranger", STRANGER);
-        let instance = Instance {
-            pod,
-            node,
-            labels: BTreeMap::new(),
-            size: 0,
-            never: false,
-            starts: Duration::ZERO,
-            completes: None,
-            down: None,
-            stop: None,
-            stop_delay: Duration::ZERO,
-            kill_lag: Duration::ZERO,
-        };
-        backend.instances.insert(STRANGER.into(), instance);
-        backend
+    /// A backend that has a pod of another owner, and pods of this one that are not bound to it.
+    pub(super) fn with_strangers(owner: Option<&str>) -> Self {
+        let found = FOUND.map(|uid| {
+            let node = if uid == STRANGER { owner } else { Some("vk") };
+            let instance = Instance {
+                pod: PodRef::new("default", uid, uid),
+                node: node.map(str::to_owned),
+                labels: BTreeMap::new(),
+                size: 0,
+                never: false,
+                starts: Duration::ZERO,
+                completes: None,
+                down: None,
+                stop: None,
+                stop_delay: Duration::ZERO,
+                kill_lag: Duration::ZERO,
+            };
+            (Arc::from(uid), instance)
+        });
+        Self { instances: found.into(), ..Self::default() }
+    }
+
+    /// Whether nobody may stop the pod: it is another owner's, or on trial here.
+    pub(super) fn is_untouchable(uid: &str) -> bool {
+        [STRANGER, ON_TRIAL].contains(&uid)
     }
 
     fn tidy(&mut self, now: Duration) {
@@ -183,7 +198,7 @@ impl Backend {
         if server::fate(pod) == Fate::Refused {
             return Err(refusal(Kind::Invalid));
         }
-        let labels = pod.metadata.labels.clone().unwrap_or_default();
+        let labels = server::labels(pod);
         let reference = PodRef::of(pod).expect("a stored pod");
         if let Some(there) = self.instances.get_mut(&reference.uid) {
             there.labels = labels;
@@ -191,7 +206,8 @@ impl Backend {
             return Ok(());
         }
         // A clock that jumps back gives a pod its time again, unless its end was written.
-        let again = self.stopped.contains(&reference.uid) && server::fate(pod) != Fate::Expires;
+        let may = server::fate(pod) == Fate::Expires || server::is_tried(pod);
+        let again = self.stopped.contains(&reference.uid) && !may;
         assert!(!again, "{reference} was stopped for good and is created again");
         let starts = now + Duration::from_millis(rng.random_range(0..5000));
         let never = server::fate(pod) == Fate::Completes;
@@ -219,7 +235,7 @@ impl Backend {
         if server::size(pod) == UNWELCOME && there.size != UNWELCOME {
             return Err(refusal(Kind::Unsupported));
         }
-        there.labels = pod.metadata.labels.clone().unwrap_or_default();
+        there.labels = server::labels(pod);
         there.size = server::size(pod);
         Ok(())
     }
@@ -231,7 +247,7 @@ impl Backend {
         now: Duration,
     ) -> Result<(), ProviderFailure> {
         self.tidy(now);
-        assert_ne!(&*pod.uid, STRANGER, "a pod of another owner is stopped");
+        assert!(!Self::is_untouchable(&pod.uid), "{pod} is another owner's or on trial here, and is stopped");
         let there = self.instances.get_mut(&pod.uid).ok_or_else(|| refusal(Kind::NotFound))?;
         self.stopped.insert(Arc::clone(&pod.uid));
         // A container that is down stays down.
@@ -267,7 +283,7 @@ impl Backend {
     }
 
     fn any(&mut self, rng: &mut StdRng) -> Option<Arc<str>> {
-        let uids: Vec<&Arc<str>> = self.instances.keys().filter(|uid| ***uid != *STRANGER).collect();
+        let uids: Vec<&Arc<str>> = self.instances.keys().filter(|uid| !FOUND.contains(&&***uid)).collect();
         (!uids.is_empty()).then(|| Arc::clone(uids[rng.random_range(0..uids.len())]))
     }
 

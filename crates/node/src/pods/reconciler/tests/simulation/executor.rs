@@ -10,18 +10,17 @@ use vk_provider::{
     error::Kind,
     resolve::{Reference, ReferenceKind},
 };
+use vk_supervisor::Now;
 
 use super::{Scheduled, World, server, server::Fate};
-use crate::{
-    now::Now,
-    pods::{
-        reconciler::{
-            Input,
-            effect::{Completion, EffectId, EffectResult, PodEffect, PodWrite, ProviderCall},
-        },
-        watch::PodWatchEvent,
-        worker::ProviderFailure,
+use crate::pods::{
+    reconciler::{
+        Input,
+        effect::{Completion, EffectId, EffectResult, PodEffect, PodWrite, ProviderCall},
     },
+    trial::TrialChange,
+    watch::PodWatchEvent,
+    worker::ProviderFailure,
 };
 
 /// A lifecycle call on the backend.
@@ -128,7 +127,7 @@ impl World {
 
     /// The API server reads a pod now, and answers later.
     pub(super) fn read_pod(&mut self, id: EffectId, pod: PodRef) {
-        let found = self.server.named(&pod.name).map(|found| Box::new(Pod::clone(found)));
+        let found = self.server.read(&pod.name).map(|found| Box::new(found.clone()));
         let fails = self.in_storm() && self.rng.random_bool(0.25);
         let answer = if fails { Err(ApiError::new(ApiKind::Timeout, "as scheduled")) } else { Ok(found) };
         self.answer(id, Some(pod.uid), EffectResult::Pod(answer));
@@ -142,9 +141,11 @@ impl World {
             && let Some(wanted) = self.server.by_uid(&pod.uid)
         {
             let expires = server::fate(wanted) == Fate::Expires;
-            assert!(expires || !self.server.wants(&pod.uid), "{pod} is wanted and is stopped");
+            // It may be bound while its trial ends.
+            let tried = server::is_tried(wanted);
+            assert!(expires || tried || !self.server.wants(&pod.uid), "{pod} is wanted and is stopped");
             // Others may have been stopped before they were deleted.
-            if server::fate(wanted) == Fate::Runs {
+            if server::fate(wanted) == Fate::Runs && !tried {
                 self.deletions.check(wanted, *grace, self.now);
             }
         }
@@ -221,6 +222,17 @@ impl World {
                     let body = serde_json::to_value(patch.as_ref()).expect("a patch");
                     self.server.patch_status(&pod.name, &body).map(Some)
                 }
+                PodWrite::Trial(patch) => {
+                    if *patch.change() == TrialChange::End {
+                        let runs = self.backend.runs(&pod.uid, self.now);
+                        assert!(!runs, "{pod} loses the label of its trial and runs");
+                        assert!(
+                            self.calls.values().all(|call| call.pod.uid != pod.uid),
+                            "{pod} is being changed"
+                        );
+                    }
+                    self.server.patch_trial(&pod.name, patch).map(Some)
+                }
                 PodWrite::Remove => {
                     let known = self.server.by_uid(&pod.uid).is_some();
                     let runs = self.backend.runs(&pod.uid, self.now);
@@ -259,6 +271,8 @@ fn describe_status(status: &PodStatus) -> String {
 fn describe_input(input: &Input) -> String {
     match input {
         Input::Watch(PodWatchEvent::Applied(pod)) => format!("Applied {}", describe_pod(pod)),
+        Input::TrialWatch(PodWatchEvent::Applied(pod)) => format!("Trial applied {}", describe_pod(pod)),
+        Input::TrialWatch(PodWatchEvent::Deleted(pod)) => format!("Trial deleted {}", describe_pod(pod)),
         Input::Watch(PodWatchEvent::Deleted(pod)) => format!("Deleted {}", describe_pod(pod)),
         Input::Watch(PodWatchEvent::Versions(versions)) => format!("Versions {:?}", versions.version),
         Input::Provider(vk_provider::PodChange::Status(pod, status)) => {

@@ -9,9 +9,15 @@ use k8s_openapi::{
 };
 use serde_json::{Value, json};
 use vk_kube::{Error, Kind};
-use vk_provider::PodRef;
+use vk_provider::{
+    PodRef,
+    placement::{TRIAL_LABEL, trial_node},
+};
 
-use crate::pods::{admission::requests, status, watch::PodWatchEvent, watch_audit::PodVersions};
+use super::backend::{BOUND_ELSEWHERE, ON_TRIAL, TRIAL_ENDED};
+use crate::pods::{
+    admission::requests, status, trial::TrialPatch, watch::PodWatchEvent, watch_audit::PodVersions,
+};
 
 /// The wall clock's time when a simulation begins.
 const START: &str = "2026-01-01T00:00:00Z";
@@ -50,11 +56,18 @@ pub(super) enum StatusRejection {
 
 #[derive(Default)]
 pub(super) struct Server {
+    /// The pods that are bound to this node.
     pods: BTreeMap<String, Arc<Pod>>,
+    /// The other pods, which the watch of this node does not show.
+    others: BTreeMap<&'static str, Pod>,
+    /// The pods that placement tries: they are not bound.
+    tried: BTreeMap<String, Arc<Pod>>,
     version: u64,
     uids: u64,
     /// The events since the watch was last read.
     pub(super) log: Vec<PodWatchEvent>,
+    /// The same for the watch of pods on trial.
+    pub(super) trial_log: Vec<PodWatchEvent>,
     /// Writes by the controller.
     pub(super) writes: u64,
 }
@@ -112,7 +125,33 @@ pub(super) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or("Pending")
 }
 
+/// A pod that is not bound to this node. Its UID is its name.
+fn other(name: &str, bound_to: Option<&str>, trial: Option<&str>) -> Pod {
+    let pod = json!({
+        "metadata": {"name": name, "namespace": "default", "uid": name,
+                     "labels": trial.map(|node| json!({"multicluster.virtual-kubelet.io/trial": node}))},
+        "spec": {"nodeName": bound_to, "containers": [{"name": "app", "image": "app:1"}]},
+    });
+    serde_json::from_value(pod).expect("a pod")
+}
+
 impl Server {
+    /// A server that has, beside the pods of this node, those whose trial on this node goes on or has ended.
+    pub(super) fn with_trials() -> Self {
+        let others = [
+            (ON_TRIAL, other(ON_TRIAL, None, Some("vk"))),
+            (TRIAL_ENDED, other(TRIAL_ENDED, None, None)),
+            (BOUND_ELSEWHERE, other(BOUND_ELSEWHERE, Some("other"), Some("vk"))),
+        ];
+        Self { others: others.into(), ..Self::default() }
+    }
+
+    /// A read by a client that may see all pods.
+    pub(super) fn read(&self, name: &str) -> Option<&Pod> {
+        let ours = self.pods.get(name).or_else(|| self.tried.get(name));
+        ours.map(|pod| &**pod).or_else(|| self.others.get(name))
+    }
+
     pub(super) fn pods(&self) -> impl Iterator<Item = &Arc<Pod>> {
         self.pods.values()
     }
@@ -179,12 +218,16 @@ impl Server {
         let finalized = changed.metadata.finalizers.as_ref().is_none_or(Vec::is_empty);
         let over = changed.metadata.deletion_timestamp.is_some()
             && changed.metadata.deletion_grace_period_seconds == Some(0);
+        let (pod, on_trial) = (Arc::clone(pod), trial_node(pod).is_some());
         if over && finalized {
-            let gone = Arc::clone(pod);
             self.pods.remove(name);
-            self.log.push(PodWatchEvent::Deleted(gone));
+            self.log.push(PodWatchEvent::Deleted(Arc::clone(&pod)));
         } else {
-            self.log.push(PodWatchEvent::Applied(Arc::clone(pod)));
+            self.log.push(PodWatchEvent::Applied(Arc::clone(&pod)));
+        }
+        if on_trial {
+            let event = if over && finalized { PodWatchEvent::Deleted } else { PodWatchEvent::Applied };
+            self.trial_log.push(event(pod));
         }
     }
 
@@ -228,24 +271,123 @@ impl Server {
             StatusRejection::Named | StatusRejection::Nothing => self.writes += 1,
         }
         for key in body["metadata"].as_object().expect("metadata").keys() {
-            assert!(matches!(key.as_str(), "uid" | "annotations"), "a status write changes metadata.{key}");
+            let label = key == "labels" && body["metadata"]["labels"] == json!({TRIAL_LABEL: null});
+            assert!(
+                label || matches!(key.as_str(), "uid" | "annotations"),
+                "a status write changes metadata.{key}"
+            );
         }
         let had_foreign = has_foreign_condition(pod);
         let before = pod.status.clone().unwrap_or_default();
         let after = merged(before.clone(), &body["status"]);
         let policy = pod.spec.as_ref().and_then(|spec| spec.restart_policy.as_deref());
         check_transition(&before, &after, policy == Some("Never") && fate(pod) != Fate::Restarts);
+        let was_on_trial = trial_node(pod).is_some();
         self.edit(name, |pod| {
             pod.status = Some(after);
             for (key, value) in body["metadata"]["annotations"].as_object().into_iter().flatten() {
-                let value = value.as_str().unwrap_or_default().to_owned();
-                pod.metadata.annotations.get_or_insert_default().insert(key.clone(), value);
+                let annotations = pod.metadata.annotations.get_or_insert_default();
+                match value.as_str() {
+                    Some(value) => drop(annotations.insert(key.clone(), value.to_owned())),
+                    None => drop(annotations.remove(key)),
+                }
+            }
+            for (key, _) in body["metadata"]["labels"].as_object().into_iter().flatten() {
+                pod.metadata.labels.get_or_insert_default().remove(key);
             }
         });
         let pod = &self.pods[name];
+        if was_on_trial && trial_node(pod).is_none() {
+            self.trial_log.push(PodWatchEvent::Deleted(Arc::clone(pod)));
+        }
         assert_eq!(has_foreign_condition(pod), had_foreign, "a condition of another controller was lost");
         Ok(Arc::clone(pod))
     }
+}
+
+impl Server {
+    /// The pods that placement tries.
+    pub(super) fn tried(&self) -> impl Iterator<Item = &Arc<Pod>> {
+        self.tried.values()
+    }
+
+    pub(super) fn tried_pod(&self, name: &str) -> Option<&Arc<Pod>> {
+        self.tried.get(name)
+    }
+
+    /// A user creates a pod that placement tries.
+    pub(super) fn create_tried(&mut self, name: &str) {
+        self.uids += 1;
+        let pod = json!({
+            "metadata": {"name": name, "namespace": "default", "uid": format!("uid-{}", self.uids),
+                         "labels": {"fate": "runs", "tried": "yes", "edit": "0"}, "generation": 1},
+            "spec": {"restartPolicy": "Always", "terminationGracePeriodSeconds": 5, "containers": [
+                        {"name": "app", "image": "app:1", "resources": {"requests": {"cpu": "1"}}}]},
+            "status": {"phase": "Pending"},
+        });
+        self.tried.insert(name.to_owned(), Arc::new(serde_json::from_value(pod).expect("a pod")));
+    }
+
+    /// A change of a pod that placement tries. `None` removes it.
+    pub(super) fn edit_tried(&mut self, name: &str, edit: impl FnOnce(&mut Pod) -> bool) {
+        self.version += 1;
+        let Some(pod) = self.tried.get_mut(name) else { return };
+        let was_on_trial = trial_node(pod).is_some();
+        let changed = Arc::make_mut(pod);
+        let stays = edit(changed);
+        changed.metadata.resource_version = Some(self.version.to_string());
+        let pod = Arc::clone(pod);
+        let is_bound = pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
+        if stays && trial_node(&pod).is_some() {
+            self.trial_log.push(PodWatchEvent::Applied(Arc::clone(&pod)));
+        } else if was_on_trial {
+            self.trial_log.push(PodWatchEvent::Deleted(Arc::clone(&pod)));
+        }
+        if !stays || is_bound {
+            self.tried.remove(name);
+        }
+        if stays && is_bound {
+            self.pods.insert(name.to_owned(), Arc::clone(&pod));
+            self.log.push(PodWatchEvent::Applied(pod));
+        }
+    }
+
+    /// The controller's patch of a pod on trial.
+    pub(super) fn patch_trial(&mut self, name: &str, patch: &TrialPatch) -> Result<Arc<Pod>, Error> {
+        let found = self.tried.get(name).or_else(|| self.pods.get(name));
+        let pod = found.ok_or_else(|| Error::new(Kind::NotFound, "gone"))?;
+        let body = serde_json::to_value(patch).expect("a patch");
+        if body["metadata"]["uid"] != uid(pod) {
+            return Err(Error::new(Kind::Replaced, "another UID"));
+        }
+        if pod.metadata.resource_version.as_deref() != Some(patch.version()) {
+            return Err(Error::new(Kind::Conflict, "another version"));
+        }
+        self.writes += 1;
+        self.edit_tried(name, |pod| {
+            pod.status = Some(merged(pod.status.clone().unwrap_or_default(), &body["status"]));
+            for (key, _) in body["metadata"]["labels"].as_object().into_iter().flatten() {
+                pod.metadata.labels.get_or_insert_default().remove(key);
+            }
+            for (key, _) in body["metadata"]["annotations"].as_object().into_iter().flatten() {
+                pod.metadata.annotations.get_or_insert_default().remove(key);
+            }
+            true
+        });
+        Ok(Arc::clone(&self.tried[name]))
+    }
+}
+
+/// The labels that concern the backend.
+pub(super) fn labels(pod: &Pod) -> BTreeMap<String, String> {
+    let mut labels = pod.metadata.labels.clone().unwrap_or_default();
+    labels.remove(TRIAL_LABEL);
+    labels
+}
+
+/// Whether placement tries, or has tried, the pod before it is bound.
+pub(super) fn is_tried(pod: &Pod) -> bool {
+    label(pod, "tried").is_some()
 }
 
 /// The answer of validation.

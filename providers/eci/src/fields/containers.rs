@@ -1,0 +1,107 @@
+//! The fields of containers, their probes, hooks and security contexts.
+
+use vk_container_group::plan::policy::{Literal, Row};
+
+const FALSE: &[Literal] = &[Literal::Bool(false)];
+const NO_CLAIMS: &str = "ECI has no devices to claim: request nvidia.com/gpu instead";
+
+pub(super) const ROWS: [Row; 64] = [
+    Row::native("Container.args", "Container.N.Arg"),
+    Row::native("Container.command", "Container.N.Command"),
+    Row::native("Container.env", "Container.N.EnvironmentVar"),
+    Row::native("Container.envFrom", "Container.N.EnvironmentVar"),
+    Row::native("Container.image", "Container.N.Image"),
+    Row::native("Container.imagePullPolicy", "Container.N.ImagePullPolicy"),
+    Row::native("Container.lifecycle", "Container.N.LifecyclePostStartHandler, LifecyclePreStopHandler"),
+    Row::native("Container.livenessProbe", "Container.N.LivenessProbe"),
+    Row::native("Container.name", "Container.N.Name"),
+    Row::native("Container.ports", "Container.N.Port"),
+    Row::ignored("Container.ports.hostIP", "a group has an address of its own"),
+    Row::ignored("Container.ports.hostPort", "a group has an address of its own"),
+    Row::native("Container.readinessProbe", "Container.N.ReadinessProbe"),
+    Row::elsewhere("Container.resizePolicy", "the group decides when its resources change"),
+    Row::native("Container.resources", "Container.N.Cpu, Memory, Gpu"),
+    Row::refused("Container.resources.claims", NO_CLAIMS),
+    Row::ignored("Container.resources.limits", "ECI limits the group, not the container"),
+    Row::native("Container.resources.requests", "Container.N.Cpu, Memory, Gpu").sample("{\"cpu\": \"8\"}"),
+    Row::refused(
+        "Container.restartPolicy",
+        "ECI has one restart policy for the group: make a sidecar a regular container",
+    ),
+    Row::refused("Container.restartPolicyRules", "ECI has one restart policy for the group: remove them"),
+    Row::native("Container.securityContext", "Container.N.SecurityContext"),
+    Row::choice_emulated(
+        "Container.startupProbe",
+        "the liveness probe starts later; a slow start looks like a hang",
+        "ECI has no startup probes: use initialDelaySeconds of the liveness probe",
+    ),
+    Row::native("Container.stdin", "Container.N.Stdin").unless(FALSE),
+    Row::native("Container.stdinOnce", "Container.N.StdinOnce").unless(FALSE),
+    Row::native("Container.terminationMessagePath", "Container.N.TerminationMessagePath"),
+    Row::native("Container.terminationMessagePolicy", "Container.N.TerminationMessagePolicy"),
+    Row::native("Container.tty", "Container.N.Tty").unless(FALSE),
+    Row::refused("Container.volumeDevices", "ECI mounts file systems only: use volumeMounts"),
+    Row::native("Container.volumeMounts", "Container.N.VolumeMount"),
+    Row::native("Container.workingDir", "Container.N.WorkingDir"),
+    Row::native("Lifecycle.postStart", "Container.N.LifecyclePostStartHandler"),
+    Row::native("Lifecycle.preStop", "Container.N.LifecyclePreStopHandler"),
+    Row::ignored("Lifecycle.stopSignal", "the signal is that of the image"),
+    Row::native("LifecycleHandler.exec", "LifecyclePreStopHandlerExec"),
+    Row::native("LifecycleHandler.httpGet", "LifecyclePreStopHandlerHttpGet"),
+    Row::choice_emulated(
+        "LifecycleHandler.sleep",
+        "runs `sleep` in the container, whose image must have it",
+        "ECI has no sleep hooks: use exec",
+    ),
+    Row::native("LifecycleHandler.tcpSocket", "LifecyclePreStopHandlerTcpSocket"),
+    Row::native("Probe.exec", "Exec.Command"),
+    Row::native("Probe.failureThreshold", "FailureThreshold"),
+    Row::refused("Probe.grpc", "ECI has no gRPC probes: use tcpSocket, or exec with grpc_health_probe"),
+    Row::native("Probe.httpGet", "HttpGet"),
+    Row::refused("Probe.httpGet.host", "ECI probes only the group itself: remove it, or use exec"),
+    Row::refused("Probe.httpGet.httpHeaders", "ECI's probes send no headers: remove them, or use exec"),
+    Row::native("Probe.initialDelaySeconds", "InitialDelaySeconds"),
+    Row::native("Probe.periodSeconds", "PeriodSeconds"),
+    Row::native("Probe.successThreshold", "SuccessThreshold"),
+    Row::native("Probe.tcpSocket", "TcpSocket"),
+    Row::refused("Probe.tcpSocket.host", "ECI probes only the group itself: remove it, or use exec"),
+    Row::ignored("Probe.terminationGracePeriodSeconds", "the grace period of the pod counts"),
+    Row::native("Probe.timeoutSeconds", "TimeoutSeconds"),
+    Row::choice_ignored(
+        "SecurityContext.allowPrivilegeEscalation",
+        "processes can gain privileges within their own virtual machine",
+        "ECI cannot forbid it: remove it",
+    )
+    .unless(&[Literal::Bool(true)]),
+    Row::choice_ignored(
+        "SecurityContext.appArmorProfile",
+        "every group is a virtual machine of its own",
+        "ECI has no AppArmor: remove it",
+    ),
+    Row::native("SecurityContext.capabilities", "SecurityContext.Capability"),
+    Row::native("SecurityContext.capabilities.add", "SecurityContext.Capability.Add"),
+    Row::choice_ignored(
+        "SecurityContext.capabilities.drop",
+        "containers keep the default capabilities",
+        "ECI can only add capabilities: remove it",
+    ),
+    Row::native("SecurityContext.privileged", "SecurityContextPrivileged").unless(FALSE),
+    Row::refused("SecurityContext.procMount", "ECI masks /proc as usual: remove it")
+        .unless(&[Literal::Text("Default")]),
+    Row::native("SecurityContext.readOnlyRootFilesystem", "SecurityContext.ReadOnlyRootFilesystem")
+        .unless(FALSE),
+    Row::native("SecurityContext.runAsGroup", "SecurityContextRunAsGroup"),
+    Row::native("SecurityContext.runAsNonRoot", "SecurityContextRunAsNonRoot").unless(FALSE),
+    Row::native("SecurityContext.runAsUser", "SecurityContext.RunAsUser"),
+    Row::choice_ignored(
+        "SecurityContext.seLinuxOptions",
+        "every group is a virtual machine of its own",
+        "ECI has no SELinux: remove it",
+    ),
+    Row::choice_ignored(
+        "SecurityContext.seccompProfile",
+        "every group is a virtual machine of its own",
+        "ECI takes no seccomp profiles: remove it",
+    ),
+    Row::refused("SecurityContext.windowsOptions", "only Linux containers are supported: remove it"),
+];
