@@ -2,15 +2,16 @@
 //! limits how it may change pods.
 //!
 //! RBAC can only allow the process to change every field of every pod. The policy, called the guard, compares the pod before and after:
-//! placement may remove its own scheduling gate, pin a pod that it releases to a node, nominate a node, and set labels, annotations and
-//! conditions with our prefix. A second one limits which Secret it may create. They need Kubernetes 1.30; the roles alone work with older
-//! versions, without these limits.
+//! placement may remove its own scheduling gate, pin a pod that it releases to a node, nominate a node, and set the label, annotations and
+//! conditions that it needs. Other keys with our prefix are not its own: by some of them a virtual node knows its lower pods. A second policy
+//! limits which Secret it may create. They need Kubernetes 1.30; the roles alone work with older versions, without these limits.
 
 #[cfg(test)]
 mod tests;
 
 use serde::Deserialize;
 use vk_kube::access::AccessCheck;
+use vk_provider::placement::{TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION};
 
 use crate::{certificate, names, policy};
 
@@ -36,7 +37,11 @@ pub fn manifests(namespace: &str) -> String {
     let values = [
         ("namespace", namespace.to_owned()),
         ("user", user(namespace)),
-        ("prefix", names::PREFIX.to_owned()),
+        ("trial", TRIAL_LABEL.to_owned()),
+        ("trial-until", TRIAL_UNTIL_ANNOTATION.to_owned()),
+        ("pinned", names::PINNED.to_owned()),
+        ("placed", names::PLACED.to_owned()),
+        ("scheduled", names::SCHEDULED.to_owned()),
         ("gate", names::GATE.to_owned()),
         ("hostname", names::HOSTNAME.to_owned()),
         ("secret", certificate::SECRET.to_owned()),

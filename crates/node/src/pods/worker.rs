@@ -33,7 +33,7 @@ use vk_provider::{EventKind, PodRef};
 use vk_supervisor::Now;
 
 use self::{
-    admission::{Admission, PodFailure, StartFailure},
+    admission::{Admission, PodFailure, Remedy, StartFailure},
     backend::BackendState,
     call_tracker::{CallKind, CallTracker},
     desired::DesiredPod,
@@ -253,7 +253,7 @@ impl Worker {
         if !terminating && before.is_some_and(|before| before != fingerprint) {
             // The newest version does not wait for the retries of an older one.
             self.calls.skip_delay();
-            if self.start_failure.take_if(|failure| failure.until_changed).is_some() {
+            if self.start_failure.take_if(|failure| failure.remedy == Remedy::PodChange).is_some() {
                 self.admission.reset();
             }
         }

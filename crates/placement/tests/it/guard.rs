@@ -84,7 +84,7 @@ fn waiting() -> Value {
         "metadata": {
             "name": "waiting",
             "labels": {"app": "web", "multicluster.virtual-kubelet.io/trial": "a"},
-            "annotations": {"team": "shop", "multicluster.virtual-kubelet.io/trial": "a"},
+            "annotations": {"team": "shop", "multicluster.virtual-kubelet.io/trial-until": "a"},
             "finalizers": ["example.com/backup"],
             "ownerReferences": [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "1"}],
         },

@@ -2,20 +2,21 @@
 
 use serde_json::{Value, json};
 
-const LABELS: &str = "placement may change only labels that begin with multicluster.virtual-kubelet.io/, not";
-const ANNOTATIONS: &str =
-    "placement may change only annotations that begin with multicluster.virtual-kubelet.io/, not";
+const LABELS: &str = "placement may change only the label multicluster.virtual-kubelet.io/trial, not";
+const ANNOTATIONS: &str = "placement may change only the annotations multicluster.virtual-kubelet.io/trial-until and \
+    multicluster.virtual-kubelet.io/pinned, not";
 const METADATA: &str = "placement may change only labels and annotations of the metadata, not";
 const SPEC: &str = "placement may change only schedulingGates and nodeSelector of the spec, not";
 const GATES: &str =
     "placement may only remove its own scheduling gate, multicluster.virtual-kubelet.io/placement";
 const SELECTOR: &str = "placement may only add kubernetes.io/hostname to the node selector, not change";
 const STATUS: &str = "placement may change only conditions and nominatedNodeName of the status, not";
-const CONDITIONS: &str =
-    "placement may change only conditions whose type begins with multicluster.virtual-kubelet.io/";
+const CONDITIONS: &str = "placement may change only the conditions multicluster.virtual-kubelet.io/Placed and \
+    multicluster.virtual-kubelet.io/Scheduled";
 
 const OWN_LABEL: &str = "/metadata/labels/multicluster.virtual-kubelet.io~1trial";
-const OWN_ANNOTATION: &str = "/metadata/annotations/multicluster.virtual-kubelet.io~1trial";
+const OWN_ANNOTATION: &str = "/metadata/annotations/multicluster.virtual-kubelet.io~1trial-until";
+const PINNED: &str = "/metadata/annotations/multicluster.virtual-kubelet.io~1pinned";
 const HOSTNAME: &str = "/spec/nodeSelector/kubernetes.io~1hostname";
 
 /// A change of a pod.
@@ -71,30 +72,27 @@ fn condition(kind: &str) -> Value {
 /// What placement may change.
 pub(crate) fn allowed() -> Vec<Change> {
     let placed = || condition("multicluster.virtual-kubelet.io/Placed");
+    let scheduled = condition("multicluster.virtual-kubelet.io/Scheduled");
     vec![
-        Change::new("waiting", [set("/metadata/labels/multicluster.virtual-kubelet.io~1x", "a")]),
         Change::new("waiting", [replace(OWN_LABEL, "b")]),
         Change::new("waiting", [remove(OWN_LABEL)]),
-        Change::new("waiting", [set("/metadata/annotations/multicluster.virtual-kubelet.io~1x", "a")]),
+        Change::new("waiting", [set(PINNED, "true")]),
         Change::new("waiting", [replace(OWN_ANNOTATION, "b")]),
         Change::new("waiting", [remove(OWN_ANNOTATION)]),
         Change::new(
             "running",
-            [set("/metadata/annotations", json!({"multicluster.virtual-kubelet.io/trial": "a"}))],
+            [set("/metadata/annotations", json!({"multicluster.virtual-kubelet.io/trial-until": "a"}))],
         ),
-        Change::new("running", [set("/metadata/labels/multicluster.virtual-kubelet.io~1trial", "a")]),
+        Change::new("running", [set(OWN_LABEL, "a")]),
         Change::new("waiting", [remove("/spec/schedulingGates/1")]),
         Change::new("waiting", [set(HOSTNAME, "vk-a")]),
         // All at once, as before Kubernetes 1.35.
         Change::new(
             "waiting",
-            [
-                remove("/spec/schedulingGates/1"),
-                set(HOSTNAME, "vk-a"),
-                set("/metadata/annotations/multicluster.virtual-kubelet.io~1pinned", "true"),
-            ],
+            [remove("/spec/schedulingGates/1"), set(HOSTNAME, "vk-a"), set(PINNED, "true")],
         ),
         Change::new("waiting/status", [set("/status/conditions/-", placed())]),
+        Change::new("waiting/status", [set("/status/conditions/-", scheduled)]),
         Change::new("running/status", [replace("/status/conditions/1", placed())]),
         Change::new("running/status", [remove("/status/conditions/1")]),
         Change::new("waiting/status", [set("/status/nominatedNodeName", "vk-a")]),
@@ -111,7 +109,46 @@ pub(crate) fn allowed() -> Vec<Change> {
 
 /// What placement may not change. The API server permits all of it to others.
 pub(crate) fn refused() -> Vec<Change> {
-    [metadata(), spec(), status()].into_iter().flatten().collect()
+    [metadata(), keys_of_others(), spec(), status()].into_iter().flatten().collect()
+}
+
+/// Keys with our prefix that are not those of placement. By the first ones a virtual node of another cluster knows its lower pods: it would delete
+/// a pod that has them, or give it another image.
+fn keys_of_others() -> Vec<Change> {
+    let labels = [
+        (
+            "/metadata/labels/multicluster.virtual-kubelet.io~1origin",
+            "multicluster.virtual-kubelet.io/origin",
+        ),
+        ("/metadata/labels/multicluster.virtual-kubelet.io~1node", "multicluster.virtual-kubelet.io/node"),
+        (
+            "/metadata/labels/multicluster.virtual-kubelet.io~1origin-uid",
+            "multicluster.virtual-kubelet.io/origin-uid",
+        ),
+        ("/metadata/labels/multicluster.virtual-kubelet.io~1group", "multicluster.virtual-kubelet.io/group"),
+    ];
+    let annotations = [
+        (
+            "/metadata/annotations/multicluster.virtual-kubelet.io~1origin-name",
+            "multicluster.virtual-kubelet.io/origin-name",
+        ),
+        (
+            "/metadata/annotations/multicluster.virtual-kubelet.io~1lower",
+            "multicluster.virtual-kubelet.io/lower",
+        ),
+        (
+            "/metadata/annotations/multicluster.virtual-kubelet.io~1api-access",
+            "multicluster.virtual-kubelet.io/api-access",
+        ),
+        (
+            "/metadata/annotations/multicluster.virtual-kubelet.io~1deschedule",
+            "multicluster.virtual-kubelet.io/deschedule",
+        ),
+    ];
+    let refused = |paths: [(&str, &'static str); 4], message| {
+        paths.map(|(path, key)| Change::new("waiting", [set(path, "a")]).refused(message, key))
+    };
+    refused(labels, LABELS).into_iter().chain(refused(annotations, ANNOTATIONS)).collect()
 }
 
 fn metadata() -> Vec<Change> {
@@ -216,6 +253,8 @@ fn status() -> Vec<Change> {
         change(remove("/status/conditions/0"), "").refused(CONDITIONS, ""),
         change(set("/status/conditions/-", condition("PodScheduled")), "").refused(CONDITIONS, ""),
         change(set("/status/conditions/-", condition("DisruptionTarget")), "").refused(CONDITIONS, ""),
+        change(set("/status/conditions/-", condition("multicluster.virtual-kubelet.io/Other")), "")
+            .refused(CONDITIONS, ""),
         Change::new("waiting/status", [remove("/status/conditions")]).refused(CONDITIONS, ""),
     ]
 }

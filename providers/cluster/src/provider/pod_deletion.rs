@@ -58,15 +58,16 @@ impl VirtualNode {
     }
 }
 
-/// Whether a lower pod may be removed before its kubelet confirmed that it stopped: it is not bound, has ended, or was deleted with force
-/// in the upper cluster, where nobody waits for it. For the end of one on trial everybody waits: it is not bound in the upper cluster, and
-/// goes to another node as soon as it is gone here.
+/// Whether a lower pod may be removed before its kubelet confirmed that it stopped: it has ended, or was deleted with force in the upper
+/// cluster, where nobody waits for it. For the end of one on trial everybody waits: it is not bound in the upper cluster, and goes to another
+/// node as soon as it is gone here. Whether the lower pod is bound is not asked: what we know of it may be old, and with a grace period the
+/// lower API server itself removes a pod at once that is not.
 fn can_skip_grace(lower: &Pod, last_known: Option<&Pod>) -> bool {
     let is_bound = |pod: &Pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some());
     let forced = last_known.is_some_and(|upper| {
         is_bound(upper) && upper.metadata.deletion_timestamp.is_none() && !has_ended(upper)
     });
-    !is_bound(lower) || has_ended(lower) || forced
+    has_ended(lower) || forced
 }
 
 #[cfg(test)]
@@ -93,7 +94,10 @@ mod tests {
         }
         let forced = pod(json!({"spec": {"nodeName": "vk", "containers": []}}));
         assert!(can_skip_grace(&runs, Some(&forced)), "deleted by force");
-        assert!(can_skip_grace(&pod(json!({"spec": {"containers": []}})), None), "it has no node");
+        assert!(
+            !can_skip_grace(&pod(json!({"spec": {"containers": []}})), None),
+            "it may have a node by now"
+        );
         assert!(can_skip_grace(
             &pod(json!({"spec": {"nodeName": "n", "containers": []}, "status": {"phase": "Failed"}})),
             None

@@ -215,6 +215,28 @@ async fn liqo_3007_a_quota_of_the_lower_namespace_counts() {
     assert!(fits(&node, &[pod(upper("too-big", 9))], 2, &[]), "nor one that the quota will not admit");
 }
 
+/// The verdict for a small pod, once the lower cluster is listed, if these resources may not be.
+async fn verdict_without(forbidden: &'static str) -> String {
+    let quota = json!({"metadata": {"namespace": "web", "name": "team", "uid": "q"},
+        "spec": {"hard": {"cpu": "8"}}, "status": {"hard": {"cpu": "8"}, "used": {"cpu": "8"}}});
+    let objects = cluster([("nodes", vec![node("a", 4)]), ("resourcequotas", vec![quota])]);
+    let node = start(ScriptedCluster { forbidden: [forbidden].into(), ..objects }).await;
+    fit(&node, &[], &[pod(upper("p", 1))], &[]).remove(0)
+}
+
+#[tokio::test]
+async fn quotas_count_only_if_they_can_be_read() {
+    assert_eq!(verdict_without("nothing").await, "quota \"team\" has 0 of 8 cpu left");
+    assert_eq!(verdict_without("resourcequotas").await, "fits (room for 4, 25% full)");
+}
+
+#[tokio::test]
+async fn nothing_is_guessed_if_lower_nodes_or_the_pods_of_others_cannot_be_read() {
+    assert_eq!(verdict_without("nodes").await, "unknown: the lower nodes cannot be read");
+    let pods = "unknown: the pods of others in the lower cluster cannot be read";
+    assert_eq!(verdict_without("pods").await, pods);
+}
+
 #[tokio::test]
 async fn only_the_lower_nodes_of_the_virtual_node_count() {
     let in_pool = |name: &str, pool: &str| {

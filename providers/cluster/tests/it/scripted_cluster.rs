@@ -1,6 +1,10 @@
 //! A lower cluster whose watches show one thing and whose API server, when it is asked, another: what a watch that fell silent looks like.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -47,6 +51,8 @@ pub(crate) struct ScriptedCluster {
     pub(crate) live: BTreeMap<String, Value>,
     /// What objects are after a patch, by path; others stay as they are.
     pub(crate) patched: BTreeMap<String, Value>,
+    /// The resources that may not be listed.
+    pub(crate) forbidden: BTreeSet<&'static str>,
 }
 
 /// A virtual node of a scripted cluster. Both clusters have the same API server.
@@ -178,9 +184,11 @@ impl ScriptedCluster {
     pub(crate) fn answer(&self, request: &RecordedRequest) -> ScriptedAnswer {
         let path = request.path.as_str();
         if path.contains("selfsubjectaccessreviews") {
+            let review: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+            let resource = review["spec"]["resourceAttributes"]["resource"].as_str().unwrap_or_default();
             return answer(
                 &json!({"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
-                "spec": {}, "status": {"allowed": true}}),
+                "spec": {}, "status": {"allowed": !self.forbidden.contains(resource)}}),
             );
         }
         if request.query.contains("watch=true") {

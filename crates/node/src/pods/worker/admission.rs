@@ -30,8 +30,18 @@ pub(super) struct StartFailure {
     /// The reason at the pod.
     pub(super) reason: Option<String>,
     pub(super) message: String,
-    /// Nothing but a change of the pod can help.
-    pub(super) until_changed: bool,
+    pub(super) remedy: Remedy,
+}
+
+/// What can make a pod start that does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remedy {
+    /// Nothing but a change of the pod.
+    PodChange,
+    /// A change outside of this process: [`Reaction::RetrySlowly`](vk_provider::error::Reaction::RetrySlowly).
+    OutsideChange,
+    /// Another attempt.
+    Retry,
 }
 
 /// Why a pod has failed by the controller's decision, which overrides what the provider reports.

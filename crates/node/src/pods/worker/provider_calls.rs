@@ -11,7 +11,7 @@ use vk_provider::{
 
 use super::{
     ProviderFailure, Worker, WorkerContext,
-    admission::{StartFailure, was_admitted},
+    admission::{Remedy, StartFailure, was_admitted},
     call_tracker::CallKind,
     termination::StopDecision,
 };
@@ -43,7 +43,7 @@ impl Worker {
             }
             return;
         }
-        let parked = self.start_failure.as_ref().is_some_and(|failure| failure.until_changed);
+        let parked = self.start_failure.as_ref().is_some_and(|failure| failure.remedy == Remedy::PodChange);
         if parked || !self.ensure_admitted(cx, &pod) {
             return;
         }
@@ -141,7 +141,7 @@ impl Worker {
                     container_reason: "CreateContainerError".to_owned(),
                     reason: Some(reason),
                     message,
-                    until_changed: true,
+                    remedy: Remedy::PodChange,
                 }));
             }
         }
@@ -281,12 +281,16 @@ impl Worker {
                 self.backend.set_present();
                 self.spec.failed();
                 if failure.kind != Kind::Cancelled {
+                    let remedy = match reaction {
+                        Reaction::RetrySlowly => Remedy::OutsideChange,
+                        _ => Remedy::Retry,
+                    };
                     self.start_failure = Some(Box::new(StartFailure {
                         container_reason: failure.container_reason().to_owned(),
                         reason: (reaction != Reaction::Await)
                             .then(|| failure.block_reason().unwrap_or("ProviderFailed").to_owned()),
                         message: failure.message.clone(),
-                        until_changed: false,
+                        remedy,
                     }));
                 }
                 self.calls.failed(now, failure.retry_after(), cx.rng);

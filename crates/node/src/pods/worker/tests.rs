@@ -1,15 +1,13 @@
 //! A worker with a clock of our own: what would take hours, or an unlucky moment.
 
 mod refused_status;
+mod trial;
 
 use k8s_openapi::api::core::v1::PodStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use rand::SeedableRng as _;
 use serde_json::{Value, json};
-use vk_provider::{
-    error::Kind,
-    placement::{TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION},
-};
+use vk_provider::error::Kind;
 
 use super::*;
 use crate::pods::{
@@ -447,37 +445,6 @@ fn a_pod_that_is_gone_is_stopped_at_once_whatever_is_in_flight() {
     assert_eq!(grace_of(&fixture.handle(deleted(600))), Some(Duration::from_mins(10)));
     fixture.called(Ok(()));
     assert_eq!(grace_of(&fixture.handle(Event::Gone)), Some(Duration::ZERO));
-}
-
-/// A provider knows by that not to take it for one that was deleted by force.
-#[test]
-fn a_pod_whose_trial_is_over_is_stopped_as_one_that_is_not_bound() {
-    let until = Timestamp::from_second(1_800_000_060).unwrap();
-    let mut on_trial = Pod::clone(&pod());
-    on_trial.spec.as_mut().unwrap().node_name = None;
-    let labels = [(TRIAL_LABEL.to_owned(), "vk".to_owned())].into();
-    on_trial.metadata.labels = Some(labels);
-    on_trial.metadata.annotations = Some([(TRIAL_UNTIL_ANNOTATION.to_owned(), until.to_string())].into());
-    let placed = json!([{"type": "multicluster.virtual-kubelet.io/Placed", "status": "Unknown", "reason": "OnTrial",
-        "lastTransitionTime": "2027-01-15T08:00:00Z"}]);
-    on_trial.status = serde_json::from_value(json!({"conditions": placed})).unwrap();
-    let mut fixture = Fixture::new();
-    assert!(has(&fixture.handle(Event::Applied(Arc::new(on_trial))), creates));
-    fixture.called(Ok(()));
-    fixture.was_read(Ok(running()));
-    fixture.now = Duration::from_secs(61);
-    let mut graces = Vec::new();
-    let mut effects = fixture.handle(Event::Tick);
-    while graces.len() < 2 {
-        for effect in &effects {
-            if let PodEffect::CallProvider { call: ProviderCall::Delete { last_known, grace }, .. } = effect {
-                assert!(last_known.as_ref().unwrap().spec.as_ref().unwrap().node_name.is_none());
-                graces.push(grace.as_secs());
-            }
-        }
-        effects = if fixture.call.is_some() { fixture.called(Ok(())) } else { fixture.tick() };
-    }
-    assert_eq!(graces, [30, 0], "at once when it is overdue: the provider waits for the end all the same");
 }
 
 /// The API server writes a deletionTimestamp in whole seconds, which for a short grace period can be most of it.

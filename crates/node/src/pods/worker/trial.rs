@@ -9,7 +9,7 @@ use k8s_openapi::{
 use vk_provider::placement::{REFUSED_REASON, SCHEDULED_CONDITION, TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION};
 
 use super::{
-    PendingWrite, Worker, WorkerContext, backend::BackendState, call_tracker::CallKind,
+    PendingWrite, Worker, WorkerContext, admission::Remedy, backend::BackendState, call_tracker::CallKind,
     termination::Termination,
 };
 use crate::pods::{
@@ -117,10 +117,12 @@ impl Worker {
         let ended = || self.backend.reported().filter(|_| self.backend.is_terminal());
         let said = if let Some(failure) = &self.failure {
             not_scheduled(REFUSED_REASON.into(), format!("{}: {}", failure.reason, failure.message))
-        } else if let Some(failure) = self.start_failure.as_ref().filter(|failure| failure.until_changed) {
-            not_scheduled(REFUSED_REASON.into(), failure.message.clone())
         } else if let Some(failure) = &self.start_failure {
-            let reason = failure.reason.as_ref().unwrap_or(&failure.container_reason);
+            let reason = match failure.remedy {
+                // Patience does not help: another node may take it at once.
+                Remedy::PodChange | Remedy::OutsideChange => REFUSED_REASON,
+                Remedy::Retry => failure.reason.as_ref().unwrap_or(&failure.container_reason),
+            };
             not_scheduled(reason.into(), failure.message.clone())
         } else if let Some(scheduled) = reported() {
             scheduled

@@ -120,10 +120,33 @@ async fn nothing_that_placement_does_is_forbidden_to_it_and_metrics_count_it() {
     })
     .await;
 
-    let port = ports(1);
-    let (kubeconfig, metrics) = (account.to_str().unwrap(), format!("127.0.0.1:{port}"));
+    // Every part runs: the webhook, which has nothing left to convert, beside the policy.
+    let port = ports(3);
+    let [metrics, extender, webhook] = [port, port + 1, port + 2].map(|port| format!("127.0.0.1:{port}"));
+    let url = format!("https://{webhook}");
+    test.apply(&vk(&["placement", "print", "rbac", "--webhook"]).run().ok()).await;
+    let older =
+        ["placement", "print", "policy", "--server-version", "1.33", "--webhook-url", &url, "--fail-open"];
+    test.apply(&vk(&older).run().stdout).await;
+    let kubeconfig = account.to_str().unwrap();
     let flags = ["placement", "--kubeconfig", kubeconfig, "--metrics-addr", &metrics, "--gates", "trial"];
-    let mut process = vk(&[&flags[..], &["--descheduler", "--descheduler-after", "2s"]].concat()).start();
+    let parts = [
+        "--descheduler",
+        "--descheduler-after",
+        "2s",
+        "--extender-listen",
+        &extender,
+        "--webhook-listen",
+        &webhook,
+    ];
+    let mut process = vk(&[&flags[..], &parts].concat()).start();
+    let cluster_scope = NamespaceClient::new(&test.upper, "default");
+    let path = format!("mutatingwebhookconfigurations/{NAME}");
+    cluster_scope
+        .wait_for(&path, "has the CA", |configuration| {
+            configuration["webhooks"][0]["clientConfig"]["caBundle"].is_string()
+        })
+        .await;
     team.create("pods", &pod("small", 1)).await;
     team.wait_running("small").await;
     counts(port, r#"virtual_kubelet_placement_trials_total{outcome="accepted"} 1"#).await;
@@ -167,17 +190,22 @@ async fn nothing_that_placement_does_is_forbidden_to_it_and_metrics_count_it() {
 
     let calls = calls(&test.upper, ACCOUNT);
     for expected in [
+        "create leases",
         "create pods/eviction",
+        "create secrets",
         "create serviceaccounts/token",
         "get configmaps",
         "get leases",
         "get persistentvolumeclaims",
         "patch configmaps",
         "patch leases",
+        "patch mutatingwebhookconfigurations",
         "patch pods",
         "patch pods/status",
+        "watch mutatingwebhookconfigurations",
         "watch nodes",
         "watch pods",
+        "watch secrets",
     ] {
         assert!(calls.contains_key(expected), "{expected} was not called: {calls:#?}");
     }

@@ -164,6 +164,80 @@ async fn a_trial_that_nobody_ends_is_ended_by_its_node_and_users_cannot_keep_pod
     below.wait_deleted("pods/deleted").await;
 }
 
+/// Patience does not help against admission, and that of this process is longer than the test may take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn the_trial_of_a_pod_that_the_admission_of_a_lower_cluster_refuses_ends_at_once() {
+    let lower = lower().await;
+    let test = PlacementTest::new(&["--gates", "trial"]).await;
+    let process = placement(&test.account().await, &["--gates", "trial", "--trial-patience", "10m"]);
+    let team = test.namespace("trial-refused").await;
+    let open = async |name: &str, standard: &str| {
+        let below = format!("{}-{name}", team.namespace);
+        let labels = json!({"pod-security.kubernetes.io/enforce": standard});
+        let client = NamespaceClient::new(lower, &below);
+        client.create("namespaces", &json!({"metadata": {"name": below, "labels": labels}})).await;
+        client.wait_exists("serviceaccounts/default").await;
+        let config = json!({"namespaces": {&team.namespace: below}});
+        ClusterPair::open(&test.upper, lower, name, 1, config, &[]).await
+    };
+    let strict = open("trial-strict", "restricted").await;
+    team.create("pods", &pod("moves-on", 1)).await;
+    let tried = format!("{}: tried: ", strict.node);
+    team.wait_event("moves-on", &["NoFeasibleNode", &tried, "violates PodSecurity"]).await;
+    let free = open("trial-free", "privileged").await;
+    let runs = team.wait_running("moves-on").await;
+    assert_eq!(runs["spec"]["nodeName"], json!(free.node), "{runs}\n{}", process.stderr());
+}
+
+/// A trial shows what the lower scheduler thinks of a pod, and not what kube-scheduler does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn a_pod_that_kube_scheduler_does_not_bind_within_a_minute_after_its_trial_leaves_the_node_and_is_evicted()
+ {
+    let lower = lower().await;
+    let test = PlacementTest::new(&["--gates", "trial"]).await;
+    let process = placement(&test.account().await, &["--gates", "trial"]);
+    let pair = ClusterPair::open(&test.upper, lower, "trial-unbound", 1, json!({}), &[]).await;
+    let team = test.namespace("trial-unbound").await;
+    let below = NamespaceClient::new(lower, &team.namespace);
+    let mut spec = spec(1);
+    // A hard spread over a label of virtual nodes stays in the upper cluster, and this node does not have the label.
+    spec["topologySpreadConstraints"] = json!([{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
+        "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}}]);
+    let deployment = json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "replicas": 1,
+            "selector": {"matchLabels": {"app": "web"}},
+            "template": {"metadata": {"labels": {"app": "web", "virtual-pod": "true"}}, "spec": spec},
+        },
+    });
+    team.create("deployments", &deployment).await;
+    let first = eventually("the pod ran on trial, and is not bound", TIMEOUT, || async {
+        let pods = team.list("pods").await;
+        let is_free = |pod: &&Value| {
+            condition(pod, PLACED)["status"] == "True"
+                && condition(pod, "PodScheduled")["reason"] == "Unschedulable"
+                && pod["spec"]["nodeName"].is_null()
+        };
+        pods.iter().find(is_free).cloned().ok_or_else(|| format!("{pods:?}\n{}", process.stderr()))
+    })
+    .await;
+    let (name, uid) = (text(&first["metadata"]["name"]).to_owned(), first["metadata"]["uid"].clone());
+    assert_eq!(first["spec"]["nodeSelector"]["kubernetes.io/hostname"], json!(pair.node), "{first}");
+    below.wait_exists(&format!("pods/{name}")).await;
+    team.wait_event(&name, &["NotBound", "topology spread constraints"]).await;
+    eventually("it is gone above and below, and another one has come", TIMEOUT, || async {
+        let (above, lower) = (team.list("pods").await, below.find(&format!("pods/{name}")).await);
+        let is_other = above.iter().any(|pod| pod["metadata"]["uid"] != uid);
+        let is_gone = above.iter().all(|pod| pod["metadata"]["uid"] != uid);
+        if is_other && is_gone && lower.is_none() { Ok(()) } else { Err(format!("{above:?}\n{lower:?}")) }
+    })
+    .await;
+    team.delete("deployments/web", None).await;
+}
+
 /// The user sees on the gated pod where it is tried, and what the lower cluster says about it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the control plane: make test"]

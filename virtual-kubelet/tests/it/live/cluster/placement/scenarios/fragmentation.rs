@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 use vk_testing::eventually;
 
 use super::{
-    LEFT_FREE, SharedPlacement, Team, by_estimate, by_trial, gated, is_stuck, is_unschedulable, occupy,
-    pod_for, pod_without_placement, running,
+    LEFT_FREE, SharedPlacement, by_estimate, by_trial, gated, is_stuck, is_unschedulable, occupy, pod_for,
+    pod_without_placement, running,
 };
 use crate::live::cluster::{
     cluster_pair::ClusterPair,
-    namespace_client::{TIMEOUT, text},
+    namespace_client::{NamespaceClient, TIMEOUT, text},
 };
 
 /// No lower node has 12 CPUs. Two such pods fit in the sum of three lower nodes, and then nothing else does.
@@ -76,9 +76,10 @@ async fn karmada_6783_pods_of_a_whole_lower_node_each_all_run_and_none_waits_in_
     let free: u16 = if cfg!(feature = "e2e") { 50 } else { 10 };
     // What others leave free of the first cluster looks like three whole lower nodes more.
     let fragments: u16 = 8;
+    let other = by_trial().await.upper();
     let (first, second) = tokio::join!(
         placement.node("6783-a", free + fragments, json!({})),
-        placement.node("6783-b", free, json!({})),
+        ClusterPair::open(placement.upper(), other, "6783-b", free, json!({}), &[]),
     );
     occupy(&first, free..free + fragments, 8 - LEFT_FREE).await;
     let sum = u32::from(free) * 8 + u32::from(fragments) * LEFT_FREE;
@@ -97,9 +98,9 @@ async fn karmada_6783_pods_of_a_whole_lower_node_each_all_run_and_none_waits_in_
     })
     .await;
     without.upper.kubectl(&["delete", "pods", "--all", "--grace-period=1"]).await;
-    let below = &without.lower;
+    let below = [&without.lower, &NamespaceClient::new(other, &without.lower.namespace)];
     eventually("nothing is left of them", TIMEOUT, || async {
-        let left = below.list("pods").await.len();
+        let left = below[0].list("pods").await.len() + below[1].list("pods").await.len();
         if left == 0 { Ok(()) } else { Err(format!("{left} pods")) }
     })
     .await;
@@ -115,13 +116,15 @@ async fn karmada_6783_pods_of_a_whole_lower_node_each_all_run_and_none_waits_in_
         if counts == (pods, 1) { Ok(()) } else { Err(format!("{counts:?}")) }
     })
     .await;
-    assert_eq!(waited_below(&team).await, Vec::<String>::new());
-    assert!(!waited_below(&without).await.is_empty(), "the lower scheduler says which pods had to wait");
+    for below in [&team.lower, &NamespaceClient::new(other, &team.lower.namespace)] {
+        assert_eq!(waited(below).await, Vec::<String>::new());
+    }
+    assert!(!waited(below[0]).await.is_empty(), "the lower scheduler says which pods had to wait");
 }
 
 /// The pods for which the lower scheduler found no node at first.
-pub(super) async fn waited_below(team: &Team) -> Vec<String> {
-    let events = team.lower.list("events").await;
+pub(super) async fn waited(below: &NamespaceClient<'_>) -> Vec<String> {
+    let events = below.list("events").await;
     let failed = events.iter().filter(|event| event["reason"] == "FailedScheduling");
     failed.map(|event| text(&event["involvedObject"]["name"]).to_owned()).collect()
 }
