@@ -24,7 +24,7 @@ pub use self::{
         ContainerState, ContainerUsage, GroupEvent, GroupState, GroupStats, Observed, ObservedContainer,
         Page, Termination,
     },
-    plan::{Creation, FieldError, Placement, Plan, Price, Rejection, ResolvedPod, Size, Warning},
+    plan::{Creation, FieldError, Placement, Plan, Price, Rejection, ResolvedPod, Size, Update, Warning},
 };
 
 /// One cloud, for one account and region.
@@ -95,9 +95,9 @@ pub trait GroupBackend: Send + Sync + 'static {
         Err(CallError::unsupported("resource usage"))
     }
 
-    /// Changes a running group in place, for the changes in [`Caps::updates`].
-    async fn update(&self, group: &GroupRef, plan: &Plan<Self::Request>) -> CallResult<()> {
-        let _ = (group, plan);
+    /// Changes a running group in place, for the changes in [`Caps::updates`], and writes its tags with the same call.
+    async fn update(&self, group: &GroupRef, update: &Update<'_, Self::Request>) -> CallResult<()> {
+        let _ = (group, update);
         Err(CallError::unsupported("changes of a running container group"))
     }
 

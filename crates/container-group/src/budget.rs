@@ -1,8 +1,8 @@
 //! The budget of calls, shared by all nodes of one account.
 //!
-//! There is a token bucket for all calls and one for each action. Who waits is served by priority: deletes, creates, what users ask for, polls;
-//! and in the order of arrival within an action. Polls have a share that the others cannot take, so that they never starve, and that is not
-//! lost when there is nothing to poll.
+//! There is a token bucket for all calls and one for each action. Who waits is served by priority: deletes, creates, what users ask for, polls.
+//! Actions of one priority take turns, and so do lookups of single groups; within an action it is the order of arrival. Polls have a share that
+//! the others cannot take, so that they never starve, and that is not lost when there is nothing to poll.
 
 mod buckets;
 
@@ -15,7 +15,7 @@ use tokio::{
 };
 use vk_supervisor::{Supervisor, task::Kind};
 
-use self::buckets::Buckets;
+use self::buckets::{Buckets, Queue};
 use crate::backend::{Action, CallError, Caps, Class, Rate};
 
 /// Calls wait no longer than this because the cloud, or a proxy, has asked for it.
@@ -74,8 +74,17 @@ impl Budget {
 
     /// Waits until a call may begin. Dropping the future gives up the place.
     pub async fn acquire(&self, action: Action) {
+        self.wait(Queue { action, is_lookup: false }).await;
+    }
+
+    /// The same for [`Action::Observe`] of a single group: it does not hold up the lists.
+    pub async fn acquire_lookup(&self) {
+        self.wait(Queue { action: Action::Observe, is_lookup: true }).await;
+    }
+
+    async fn wait(&self, queue: Queue) {
         let (sender, turn) = oneshot::channel();
-        self.0.buckets.lock().push(action, sender);
+        self.0.buckets.lock().push(queue, sender);
         self.0.changed.notify_one();
         // The sender is dropped only with the budget, when the process stops.
         if turn.await.is_err() {

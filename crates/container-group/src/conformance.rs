@@ -22,7 +22,7 @@ use vk_supervisor::Clock;
 use crate::{
     GroupBackend,
     backend::{Action, GroupRef, Owner},
-    fake::Fault,
+    fake::{CallFaults, Fault},
 };
 
 pub use self::{
@@ -39,10 +39,8 @@ pub trait TestCloud: Clone + Send + Sync + 'static {
 
     /// A backend for this cloud.
     fn backend(&self) -> Arc<Self::Backend>;
-    /// The next call of this kind has this fault; those that follow, the faults that were set after it.
-    fn fail(&self, action: Action, fault: Fault);
-    /// Every so many calls is throttled.
-    fn throttle(&self, every: Option<u64>);
+    /// What happens to calls, and how many there were.
+    fn faults(&self) -> &CallFaults;
     /// Whether we may see our groups.
     fn set_visible(&self, visible: bool);
     /// How old lists are.
@@ -63,12 +61,31 @@ pub trait TestCloud: Clone + Send + Sync + 'static {
     fn warn(&self, uid: &str, reason: &str);
     /// Someone else makes a group.
     fn add_group(&self, owner: &Owner) -> GroupRef;
+
+    /// The next call of this kind has this fault; those that follow, the faults that were set after it.
+    fn fail(&self, action: Action, fault: Fault) {
+        self.faults().fail(action, fault);
+    }
+
+    /// Every so many calls is throttled.
+    fn throttle(&self, every: Option<u64>) {
+        self.faults().throttle(every);
+    }
+
     /// The calls that were made.
-    fn calls(&self, action: Action) -> u64;
+    fn calls(&self, action: Action) -> u64 {
+        self.faults().calls(action)
+    }
+
     /// All calls that were made.
-    fn total_calls(&self) -> u64;
+    fn total_calls(&self) -> u64 {
+        self.faults().total_calls()
+    }
+
     /// The calls that failed.
-    fn failed_calls(&self) -> u64;
+    fn failed_calls(&self) -> u64 {
+        self.faults().failed_calls()
+    }
 }
 
 /// A group that costs money.
@@ -142,14 +159,24 @@ cases! {
     call_that_hangs_or_panics
     /// A process that is killed while it creates leaves one group.
     duplicate_create_with_same_token
-    /// A list that ends in the middle proves nothing.
+    /// A list whose middle is missing proves nothing.
     list_page_lost_in_the_middle
+    /// Neither does a list that goes in circles, or cannot be continued.
+    pages_that_repeat_or_are_refused
+    /// A long list is read to its end although half of all calls are throttled.
+    many_pages_while_calls_are_throttled
     /// A group that is deleted does not come back from an old list.
     delete_then_ghost_in_list
     /// A group that vanishes is gone only when it was missed twice and asked for.
     group_vanishes_while_running
     /// Groups that vanish all at once are not believed to be gone.
     mass_disappearance
+    /// Most groups that vanish are believed to be gone when calls that ask for them do not find them, either.
+    mass_disappearance_of_most_groups
+    /// Groups that nobody lets us see are not created again.
+    mass_disappearance_of_groups_that_start
+    /// Neither is one group, for some time, if the cloud has never shown it.
+    group_that_was_never_seen
     /// Two pods of one name are two groups.
     same_name_pod_recreated
     /// A restart at any time leaves one group, and none after the delete.
@@ -162,14 +189,26 @@ cases! {
     restart_with_thousand_groups
     /// 1,000 idle groups cost less than a call in two seconds.
     thousand_idle_groups
+    /// A change is seen within three seconds while something else is in progress.
+    change_among_thousand_groups
     /// Clocks that differ by an hour change nothing.
     clock_skew
-    /// A cloud that throttles half of all calls slows us down, and no more.
+    /// A cloud that throttles half of all calls for five minutes slows us down, and no more.
     throttle_storm
+    /// Pods whose calls failed in an outage do not retry all at once.
+    outage_with_thousand_pods
+    /// A standby that becomes the leader knows what the leader before it has created.
+    handover_to_a_standby
     /// A Secret that changes is one event for each volume.
     secret_rotation
+    /// The same for a pod that an earlier process created.
+    secret_rotation_after_a_restart
     /// A token that will expire is a warning.
     token_expiry
+    /// The same for a pod that an earlier process created.
+    token_expiry_after_a_restart
+    /// A change in place is not made again by later processes.
+    update_made_once_across_restarts
     /// A spot group that is taken back is a failed pod that was disrupted.
     spot_interruption
     /// The engine never deletes a group because nobody has asked for it.

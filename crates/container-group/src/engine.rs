@@ -19,6 +19,7 @@ mod quota;
 mod record;
 mod session;
 mod settings;
+mod spec_sync;
 mod stats;
 mod stock;
 
@@ -30,8 +31,8 @@ use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::sync::oneshot;
 use vk_provider::{
-    Changes, ContainerRef, Error, EventKind, MetricFamily, NodeChange, NodeTemplate, ObservedPod, PodBundle,
-    PodRef, Provider, Result,
+    Changes, ContainerRef, Error, MetricFamily, NodeChange, NodeTemplate, ObservedPod, PodBundle, PodRef,
+    Provider, Result,
     ability::{Exec, ExecOptions, LogBody, LogOptions, Logs, Started, Stats, Summary},
     error::Kind,
 };
@@ -45,23 +46,17 @@ pub use self::{
 };
 use crate::{
     GroupBackend,
-    backend::{Action, CallResult, Class, GroupRef},
+    backend::{Action, CallResult, GroupRef},
     budget::Budget,
-    identity::SpecHash,
     lifecycle::Request,
     reconciler::{Input, PodView},
 };
 
-/// The reason of the event for a change that was made while no process ran, and cannot be made in the running group.
-const NOT_UPDATED: &str = "ProviderUpdateUnsupported";
 /// How long a call of the core waits for its turn or for an answer.
 const CALL_LIMIT: Duration = Duration::from_mins(5);
 /// How long a call waits for the first list of the groups.
 const SYNC_LIMIT: Duration = Duration::from_secs(45);
-/// For how long, and how often, a change is tried while an earlier one is in progress.
-const UPDATE_LIMIT: Duration = Duration::from_secs(20);
-const UPDATE_RETRY: Duration = Duration::from_secs(1);
-/// How much later than this process a pod must have been created so that no earlier process can have seen it.
+/// How much later than the session of this process a pod must have been created so that no earlier process can have seen it.
 const CLOCK_MARGIN: jiff::SignedDuration = jiff::SignedDuration::from_mins(1);
 
 /// Runs the pods of one node as groups of a cloud.
@@ -163,66 +158,10 @@ impl<B: GroupBackend> Engine<B> {
         group
     }
 
-    /// Makes a running group follow its pod.
-    async fn sync_spec(&self, pod: &PodRef, group: &GroupRef, bundle: &PodBundle) -> Result<()> {
-        let context = &self.context;
-        let desired = SpecHash::of(&bundle.pod);
-        let current = context.state.lock().record(pod).spec_hash.clone();
-        let change = current.map(|current| current.changes(&desired)).unwrap_or_default();
-        if change.is_empty() {
-            return Ok(());
-        }
-        let updates = context.backend.caps().updates;
-        let possible = (updates.images || !change.images)
-            && (updates.resources || !change.resources)
-            && !change.deadline
-            && !change.ephemeral;
-        if !possible {
-            let fields = change.fields().join(", ");
-            let text =
-                format!("update pod {pod}: this cloud cannot change {fields} of a running container group");
-            return Err(Error::new(Kind::Unsupported, text));
-        }
-        let resolved = inputs::resolve(bundle, &context.settings.node_ips).await?;
-        let plan = context.backend.translate(&resolved)?;
-        let started = tokio::time::Instant::now();
-        loop {
-            let updated = context.call(Action::Update, context.backend.update(group, &plan)).await;
-            match updated {
-                Ok(()) => break,
-                // An earlier change is in progress.
-                Err(error) if error.class == Class::Conflict && started.elapsed() < UPDATE_LIMIT => {
-                    tokio::time::sleep(UPDATE_RETRY).await;
-                }
-                Err(error) => return Err(error.for_operation(&format!("update pod {pod}"))),
-            }
-        }
-        {
-            let mut state = context.state.lock();
-            let record = state.record(pod);
-            record.spec_hash = Some(desired);
-            if change.resources {
-                record.begin_resize(context.now(), plan.size);
-                context.publish(&mut state, pod);
-            }
-        }
-        context.handle(Input::Refresh);
-        Ok(())
-    }
-
-    /// The same for a group that was there before this process: a change that cannot be made is no reason to refuse a pod that runs.
-    async fn sync_adopted(&self, pod: &PodRef, group: &GroupRef, bundle: &PodBundle) -> Result<()> {
-        let Err(error) = self.sync_spec(pod, group, bundle).await else { return Ok(()) };
-        if !matches!(error.kind(), Kind::Unsupported | Kind::Invalid) {
-            return Err(error);
-        }
-        self.context.event(pod, EventKind::Warning, NOT_UPDATED, error.report());
-        Ok(())
-    }
-
     fn is_inherited(&self, pod: &Pod) -> bool {
+        let began = self.context.state.lock().session_began;
         let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        created.is_none_or(|created| created < self.context.started + CLOCK_MARGIN)
+        created.is_none_or(|created| created < began + CLOCK_MARGIN)
     }
 
     /// The running group and container for a session or a log.
@@ -275,20 +214,24 @@ impl<B: GroupBackend> Provider for Engine<B> {
             inherited: self.is_inherited(&bundle.pod),
             init: has_init_containers(&bundle.pod),
         };
+        let context = &self.context;
         if let Some((group, ended)) = self.adopt(&pod, &bundle.pod) {
             self.request(&pod, Request::Create, input).await?;
-            return if ended { Ok(()) } else { self.sync_adopted(&pod, &group, &bundle).await };
+            if ended {
+                return Ok(());
+            }
+            context.watch_files(&pod, &bundle);
+            return context.sync_adopted(&pod, &group, &bundle).await;
         }
-        let pending = matches!(self.context.state.lock().reconciler.view(&pod.uid), PodView::Creating);
+        let pending = matches!(context.state.lock().reconciler.view(&pod.uid), PodView::Creating);
         if !pending {
-            let resolved = inputs::resolve(&bundle, &self.context.settings.node_ips).await?;
-            let plan = self.context.backend.translate(&resolved)?;
-            self.context.set_plan(&pod, &bundle.pod, plan);
-            self.request(&pod, Request::Create, input).await?;
-            self.context.watch_files(&pod, &bundle, &resolved.files);
-            return Ok(());
+            let resolved = inputs::resolve(&bundle, &context.settings.node_ips).await?;
+            let plan = context.backend.translate(&resolved)?;
+            context.set_plan(&pod, &bundle.pod, plan, resolved.files);
         }
-        self.request(&pod, Request::Create, input).await
+        self.request(&pod, Request::Create, input).await?;
+        context.watch_files(&pod, &bundle);
+        Ok(())
     }
 
     async fn update_pod(&self, bundle: PodBundle) -> Result<()> {
@@ -296,7 +239,7 @@ impl<B: GroupBackend> Provider for Engine<B> {
         self.synced().await?;
         match self.adopt(&pod, &bundle.pod) {
             Some((_, true)) => Ok(()),
-            Some((group, false)) => self.sync_spec(&pod, &group, &bundle).await,
+            Some((group, false)) => self.context.sync_spec(&pod, &group, &bundle).await,
             None => match self.context.state.lock().reconciler.view(&pod.uid) {
                 PodView::Absent => {
                     Err(Error::not_found(format!("update pod {pod}: it has no container group")))

@@ -1,24 +1,24 @@
 //! A cloud in memory, with every fault that clouds have, on the clock of the test.
 
 mod backend;
+mod call_faults;
 mod control;
 mod group;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
 use vk_provider::Quantity;
 use vk_supervisor::Clock;
 
-pub use self::group::FakeGroup;
+pub use self::{
+    call_faults::{CallFaults, PageFault},
+    group::FakeGroup,
+};
 use crate::backend::{
-    Action, CallError, Caps, Class, ExecLimits, GroupRef, Idempotency, LogLimits, Naming, Observed, Price,
-    TagLimits, Updates,
+    CallError, Caps, Class, ExecLimits, GroupRef, Idempotency, LogLimits, Naming, Observed, Price, TagLimits,
+    Updates,
 };
 
 /// What happens to a call.
@@ -57,8 +57,6 @@ pub struct Behavior {
     pub sold_out: Vec<String>,
     /// What all answers about groups say that nobody understands, instead of a state.
     pub nonsense: Option<String>,
-    /// Every so many calls is throttled.
-    pub throttled_every: Option<u64>,
 }
 
 /// A cloud in memory. Clones are the same cloud.
@@ -68,6 +66,7 @@ pub struct FakeCloud(Arc<Inner>);
 struct Inner {
     caps: Caps,
     clock: Clock,
+    faults: CallFaults,
     state: Mutex<State>,
 }
 
@@ -76,9 +75,6 @@ struct State {
     behavior: Behavior,
     groups: Vec<FakeGroup>,
     tokens: BTreeMap<String, GroupRef>,
-    faults: BTreeMap<Action, VecDeque<Fault>>,
-    calls: BTreeMap<Action, u64>,
-    failed: BTreeMap<Action, u64>,
     logs: BTreeMap<(String, String), Vec<(Timestamp, String)>>,
     price: Option<Price>,
 }
@@ -97,7 +93,6 @@ impl Default for Behavior {
             quota: None,
             sold_out: Vec::new(),
             nonsense: None,
-            throttled_every: None,
         }
     }
 }
@@ -130,7 +125,7 @@ impl FakeCloud {
 
     /// A cloud that can do these things.
     pub fn with_caps(clock: Clock, caps: Caps) -> Self {
-        Self(Arc::new(Inner { caps, clock, state: Mutex::default() }))
+        Self(Arc::new(Inner { caps, clock, faults: CallFaults::default(), state: Mutex::default() }))
     }
 
     /// Everything that a cloud can do.
@@ -168,37 +163,8 @@ impl FakeCloud {
         self.0.state.lock().logs.entry(key).or_default().push((now, line.to_owned()));
     }
 
-    /// The calls that were made, also those that failed.
-    pub fn calls(&self, action: Action) -> u64 {
-        self.0.state.lock().calls.get(&action).copied().unwrap_or_default()
-    }
-
-    /// All calls that were made.
-    pub fn total_calls(&self) -> u64 {
-        self.0.state.lock().calls.values().sum()
-    }
-
-    /// The calls that were throttled or failed otherwise.
-    pub fn failed_calls(&self) -> u64 {
-        self.0.state.lock().failed.values().sum()
-    }
-
     fn now(&self) -> Timestamp {
         self.0.clock.now()
-    }
-
-    /// Counts a call, and says what happens to it.
-    fn begin(&self, action: Action) -> Option<Fault> {
-        let mut state = self.0.state.lock();
-        *state.calls.entry(action).or_default() += 1;
-        let total: u64 = state.calls.values().sum();
-        let every = state.behavior.throttled_every.filter(|every| total.is_multiple_of(*every));
-        let fault = state.faults.get_mut(&action).and_then(VecDeque::pop_front);
-        let fault = fault.or_else(|| every.map(|_| Fault::Refused(Class::Throttled { after: None })));
-        if fault.is_some() {
-            *state.failed.entry(action).or_default() += 1;
-        }
-        fault
     }
 
     fn used(state: &State, now: Timestamp) -> Quantity {

@@ -131,7 +131,7 @@ fn uuid_text(bytes: &[u8; 16]) -> String {
     text
 }
 
-fn base32(bytes: &[u8]) -> String {
+pub(crate) fn base32(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(5) * 8);
     let (mut buffer, mut bits) = (0_u32, 0);
     for byte in bytes {

@@ -74,6 +74,17 @@ impl PodGroups {
         self.groups.iter_mut().for_each(|group| group.set_expects_init(has));
     }
 
+    /// Another process may have done something for this pod.
+    pub fn set_inherited(&mut self) {
+        self.inherited = true;
+    }
+
+    /// A list has shown these groups.
+    pub(crate) fn confirm(&mut self, seen: &std::collections::HashSet<std::sync::Arc<str>>) {
+        let shown = self.groups.iter_mut().filter(|group| seen.contains(&group.group().id));
+        shown.for_each(Group::confirm);
+    }
+
     /// The pod.
     pub fn pod(&self) -> &PodRef {
         &self.pod
@@ -222,7 +233,7 @@ impl PodGroups {
                     self.doubt(around, attempt, false);
                     self.next_attempt = self.next_attempt.max(attempt + 1);
                 }
-                Class::OutOfStock => {
+                Class::OutOfStock | Class::ZoneOutOfStock => {
                     // Another placement is another request, which needs another token.
                     self.next_attempt = self.next_attempt.max(attempt + 1);
                     if alternatives && self.goal == Goal::Run {
@@ -351,11 +362,13 @@ impl PodGroups {
         self.advance(around);
     }
 
-    fn doubt(&mut self, around: &Surroundings<'_>, attempt: u32, accepted: bool) {
+    fn doubt(&mut self, around: &mut Surroundings<'_>, attempt: u32, accepted: bool) {
         let known = self.groups.iter().any(|group| group.attempt() == attempt);
-        if !known {
-            self.creation = Creation::InDoubt(Doubt::new(attempt, around.now, accepted));
+        if known {
+            // It was seen before the answer was lost.
+            return self.settle(around, Request::Create, Ok(()));
         }
+        self.creation = Creation::InDoubt(Doubt::new(attempt, around.now, accepted));
     }
 
     fn remove(&mut self, around: &mut Surroundings<'_>, at: usize) {
@@ -423,7 +436,7 @@ impl PodGroups {
     /// Deletes all but the oldest group, once all were seen by their ids.
     fn remove_duplicates(&mut self, around: &mut Surroundings<'_>) {
         for group in self.groups.iter_mut().filter(|group| group.has_failed_removal(around.now)) {
-            group.retry_removal();
+            group.repeat_removal();
             self.delete_failed = Some(around.now);
         }
         let kept = self.groups.iter().filter(|group| group.is_kept()).count();

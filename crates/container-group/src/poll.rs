@@ -18,12 +18,15 @@ pub use self::{
     schedule::Schedule,
 };
 use crate::{
-    backend::{CallError, GroupRef, Page},
+    backend::{CallError, Class, GroupRef, Page},
     lifecycle::CallId,
 };
 
 /// The maximum number of pages of a list. A cloud that gives more repeats itself.
 const MAX_PAGES: usize = 1000;
+
+/// How often a call of a run is repeated.
+const MAX_REPEATS: u32 = 8;
 
 /// A call of a poll.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,8 +40,8 @@ pub enum PollCall {
     },
     /// A page of the feed.
     Changes {
-        /// The time before now that it covers.
-        before: Duration,
+        /// The time from which on it covers all changes, however late the call is made.
+        since: Duration,
         /// The page.
         page: Option<String>,
     },
@@ -51,7 +54,7 @@ pub enum PollCall {
 /// A run in progress.
 #[derive(Debug)]
 pub struct Run {
-    /// The call that is awaited.
+    /// The id of the call that is awaited.
     pub id: CallId,
     /// When the run began.
     pub begun: Duration,
@@ -59,6 +62,10 @@ pub struct Run {
     pub calls: u32,
     /// Whether a complete list was read in this run.
     pub listed: bool,
+    /// The call that is awaited.
+    pub call: PollCall,
+    /// How often it was repeated.
+    repeated: u32,
     /// What it does now.
     pub stage: Stage,
 }
@@ -68,8 +75,8 @@ pub struct Run {
 pub enum Stage {
     /// Reads the feed.
     Feed {
-        /// How far back.
-        before: Duration,
+        /// From when on.
+        since: Duration,
         /// Its pages.
         pages: Pages,
     },
@@ -142,20 +149,33 @@ impl Pages {
 
 impl Run {
     /// Begins a run with this stage.
-    pub fn new(id: CallId, now: Duration, stage: Stage) -> Self {
-        Self { id, begun: now, calls: 1, listed: false, stage }
+    pub fn new(id: CallId, now: Duration, stage: Stage, call: PollCall) -> Self {
+        Self { id, begun: now, calls: 1, listed: false, call, repeated: 0, stage }
     }
 
     /// Goes on with another call.
-    pub fn advance(&mut self, id: CallId) {
+    pub fn advance(&mut self, id: CallId, call: PollCall) {
+        self.repeated = if self.call == call { self.repeated + 1 } else { 0 };
         self.id = id;
+        self.call = call;
         self.calls += 1;
+    }
+
+    /// Whether the call is repeated after this error. A list of many pages would never be read to its end if each failure began it anew; the
+    /// budget delays what is throttled. An outage ends the run: it shows in the first call.
+    pub fn repeats(&self, error: &CallError) -> bool {
+        let may_pass = match error.class {
+            Class::Throttled { .. } => true,
+            Class::Unavailable | Class::Ambiguous => self.calls > 1 + self.repeated,
+            _ => false,
+        };
+        may_pass && self.repeated < MAX_REPEATS
     }
 }
 
 /// Whether a failed call says that the cloud refuses us, so that asking again soon is useless.
 pub fn is_refusal(error: &CallError) -> bool {
-    error.class == crate::backend::Class::Denied
+    error.class == Class::Denied
 }
 
 #[cfg(test)]

@@ -164,6 +164,8 @@ pub struct Reconciler {
     schedule: Schedule,
     run: Option<Run>,
     leading: bool,
+    /// When this process began to own the node: what others did before is not known until a list that was begun later.
+    session: Duration,
     synced: bool,
     certain: bool,
     /// When the last complete list began, and how many pages it had.
@@ -220,6 +222,7 @@ impl Reconciler {
             schedule: Schedule::default(),
             run: None,
             leading: false,
+            session: Duration::ZERO,
             synced: false,
             certain: false,
             listed: None,
@@ -250,6 +253,9 @@ impl Reconciler {
                 self.with(now, &pod.uid, effects, |groups, around| groups.delete(around, grace));
             }
             Input::Leading(leading) => {
+                if leading && !self.leading {
+                    self.begin_session(now);
+                }
                 self.leading = leading;
                 self.tick_all(now, effects);
             }
@@ -277,6 +283,16 @@ impl Reconciler {
         let Some(Call::Pod(uid)) = self.calls.get(&id) else { return false };
         let leading = self.leading;
         self.pods.get_mut(uid).is_some_and(|groups| groups.start(id, leading))
+    }
+
+    /// Another process may have owned the node until now: nothing is certain until the groups were listed again.
+    fn begin_session(&mut self, now: Duration) {
+        self.session = now;
+        self.synced = false;
+        self.certain = false;
+        self.pods.values_mut().for_each(PodGroups::set_inherited);
+        self.run = None;
+        self.schedule.begin(now);
     }
 
     /// Whether something is on its way to another state.

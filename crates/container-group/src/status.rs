@@ -93,16 +93,15 @@ fn explain(input: &StatusInput<'_>, old: &PodStatus, phase: &str, status: &mut P
     };
     let same_phase = old.phase.as_deref() == Some(phase);
     match phase {
-        "Failed" if same_phase => {
-            status.reason.clone_from(&old.reason);
-            status.message.clone_from(&old.message);
-        }
         "Failed" => {
-            status.reason = observed.and_then(|observed| {
+            let reason = observed.and_then(|observed| {
                 let preempted = observed.preempted.then(|| PREEMPTED.to_owned());
                 observed.reason.clone().or(preempted)
             });
-            status.message = message();
+            // What was said first stays.
+            let before = Some(old).filter(|_| same_phase);
+            status.reason = before.and_then(|old| old.reason.clone()).or(reason);
+            status.message = before.and_then(|old| old.message.clone()).or_else(message);
         }
         "Pending" => status.message = message(),
         _ => {}

@@ -119,7 +119,7 @@ fn acs3(request: &HttpRequest, authorization: &str) -> Result<Claim> {
     }
     let mut lines = String::new();
     for name in &signed {
-        let values: Vec<&str> = request
+        let mut values: Vec<&str> = request
             .headers
             .iter()
             .filter(|(other, _)| other == name)
@@ -128,6 +128,7 @@ fn acs3(request: &HttpRequest, authorization: &str) -> Result<Claim> {
         if values.is_empty() {
             return Err(malformed(name));
         }
+        values.sort_unstable();
         let _ = writeln!(lines, "{name}:{}", values.join(","));
     }
     let path: Vec<String> = request.path.split('/').map(encode).collect();

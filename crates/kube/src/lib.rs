@@ -43,7 +43,7 @@ pub use self::{
     metrics::Metrics,
     objects::{Objects, Patch},
     server_version::ServerVersion,
-    slim::Slim,
+    slim::{DecodeRule, Field, Partial, Slim},
     upper_cluster::UpperCluster,
     watch::{Selector, WatchEvent},
     watch_pool::WatchSlot,

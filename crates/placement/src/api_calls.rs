@@ -9,17 +9,18 @@ use k8s_openapi::{
 };
 use serde::de::IgnoredAny;
 use serde_json::{Value, json};
-use vk_kube::{Client, Error, Kind, Objects, Patch, Selector, Slim};
+use vk_kube::{Client, Error, Kind, Objects, Partial, Patch, Selector, Slim};
 use vk_provider::{
     PodRef,
-    placement::{TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION, TRIED_REASON},
+    placement::{TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION, TRIED_REASON, declares_trial},
 };
 use vk_supervisor::Clock;
 
 use crate::{
-    effect::{Answer, ApiCall},
+    effect::{Answer, ApiCall, FormerNode},
     names,
     policy::NAME,
+    watched_pod::WatchedPod,
 };
 
 /// The reason of the condition of pods for which a node was chosen by what it had answered.
@@ -64,7 +65,7 @@ impl ApiCalls {
                 if let Some(until) = trial_until {
                     patch["metadata"]["annotations"][TRIAL_UNTIL_ANNOTATION] = json!(until.to_string());
                 }
-                let Slim(pod) = self.pods(&pod).patch(&pod.name, Patch::Strategic(&patch)).await?;
+                let Partial(pod) = self.pods(&pod).patch(&pod.name, Patch::Strategic(&patch)).await?;
                 return Ok(patched(pod));
             }
             ApiCall::ReadClaims { namespace, names } => {
@@ -95,7 +96,7 @@ impl ApiCalls {
                 let mut metadata = metadata(&pod, Some(&version));
                 metadata["annotations"] = json!({TRIAL_UNTIL_ANNOTATION: until.to_string()});
                 let patch = json!({"metadata": metadata});
-                let Slim(pod) = self.pods(&pod).patch(&pod.name, Patch::Strategic(&patch)).await?;
+                let Partial(pod) = self.pods(&pod).patch(&pod.name, Patch::Strategic(&patch)).await?;
                 return Ok(patched(pod));
             }
             ApiCall::EndTrial { pod, version } => {
@@ -103,11 +104,9 @@ impl ApiCalls {
                 metadata["annotations"] = json!({TRIAL_UNTIL_ANNOTATION: null});
                 return self.patch_status(&pod, metadata, &json!({"nominatedNodeName": null})).await;
             }
-            ApiCall::RemoveTrial { pod, version, absent } => {
-                if let Some(node) = absent
-                    && self.exists(&node).await?
-                {
-                    return Err(Error::new(Kind::Conflict, format!("Node {node} exists")));
+            ApiCall::RemoveTrial { pod, version, former } => {
+                if let Some(former) = former {
+                    self.check_former_node(&former).await?;
                 }
                 let mut metadata = metadata(&pod, Some(&version));
                 metadata["labels"] = json!({TRIAL_LABEL: null});
@@ -145,20 +144,30 @@ impl ApiCalls {
         Ok(Answer::Done)
     }
 
-    /// Whether a Node exists now: the watch may be behind. The roles permit to list Nodes, not to get them.
-    async fn exists(&self, node: &str) -> Result<bool, Error> {
+    /// An error if a node may remove what is left of a trial after all: the watch may be behind. The roles permit to list Nodes, not to get
+    /// them.
+    async fn check_former_node(&self, former: &FormerNode) -> Result<(), Error> {
+        let (FormerNode::Gone(node) | FormerNode::WithoutTrials(node)) = former;
         let nodes = Objects::<Slim<Node>>::all(self.client.clone());
         let name = Selector { fields: Some(format!("metadata.name={node}")), ..Selector::default() };
-        Ok(!nodes.list(&name).await?.objects.is_empty())
+        let found = nodes.list(&name).await?.objects;
+        let why = match former {
+            FormerNode::Gone(_) if !found.is_empty() => "exists",
+            FormerNode::WithoutTrials(_) if found.iter().any(|Slim(node)| declares_trial(node)) => {
+                "takes pods on trial"
+            }
+            _ => return Ok(()),
+        };
+        Err(Error::new(Kind::Conflict, format!("Node {node} {why}")))
     }
 
-    fn pods(&self, pod: &PodRef) -> Objects<Slim<Pod>> {
+    fn pods(&self, pod: &PodRef) -> Objects<WatchedPod> {
         Objects::namespaced(self.client.clone(), &*pod.namespace)
     }
 
     async fn patch_status(&self, pod: &PodRef, metadata: Value, status: &Value) -> Result<Answer, Error> {
         let patch = json!({"metadata": metadata, "status": status});
-        let Slim(pod) = self.pods(pod).patch_status(&pod.name, Patch::Strategic(&patch)).await?;
+        let Partial(pod) = self.pods(pod).patch_status(&pod.name, Patch::Strategic(&patch)).await?;
         Ok(patched(pod))
     }
 

@@ -4,18 +4,18 @@
 //! that the Node object names. They see our client certificate, or get a token: our own stays here, and nodes get one of a ServiceAccount that is
 //! good for questions only. Of pods they get what decides whether they fit.
 
+mod answer;
 mod endpoint;
 mod error;
 mod node_token;
 mod pinned_key;
+mod query_text;
 mod service_account;
 mod transport;
 
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use bytes::Bytes;
 use http::{Request, StatusCode, header};
-use http_body_util::Full;
 use k8s_openapi::api::core::v1::Node;
 use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
@@ -29,6 +29,7 @@ use vk_provider::{
 use self::{
     endpoint::Endpoint,
     node_token::{NodeAuthorization, NodeTokens},
+    query_text::{QueryBody, QueryText, QueryTexts},
     transport::NodeTransport,
 };
 
@@ -47,7 +48,7 @@ pub struct AskLimits {
     pub answer: Duration,
     /// Time until the API server has issued a token for nodes.
     pub token: Duration,
-    /// Size of an answer in bytes.
+    /// Size of an answer in bytes. One that is not for a person has less, depending on the question.
     pub answer_bytes: usize,
 }
 
@@ -58,7 +59,8 @@ pub struct FitClient(Arc<Inner>);
 struct Inner {
     client: Client,
     limits: AskLimits,
-    tokens: NodeTokens,
+    tokens: Arc<NodeTokens>,
+    texts: QueryTexts,
     /// Nodes of this process, by name.
     local: RwLock<HashMap<String, Arc<dyn Provider>>>,
     /// Connections to other nodes, by name.
@@ -98,9 +100,9 @@ impl FitClient {
     /// Asks with the credentials of this client. If these are a token of a person, nodes get one of the ServiceAccount of placement in this
     /// namespace instead.
     pub fn for_namespace(client: Client, limits: AskLimits, namespace: &str) -> Self {
-        let tokens = NodeTokens::new(&client, limits.token, namespace);
-        let (local, connections) = (RwLock::default(), Mutex::default());
-        Self(Arc::new(Inner { client, limits, tokens, local, connections }))
+        let tokens = Arc::new(NodeTokens::new(&client, limits.token, namespace));
+        let (local, connections, texts) = (RwLock::default(), Mutex::default(), QueryTexts::new());
+        Self(Arc::new(Inner { client, limits, tokens, texts, local, connections }))
     }
 
     /// The client with whose credentials nodes are asked.
@@ -122,17 +124,16 @@ impl FitClient {
     pub async fn ask(&self, node: &Node, query: &FitQuery) -> Result<FitAnswer, AskError> {
         let name = node.metadata.name.as_deref().unwrap_or_default();
         let local = self.0.local.read().get(name).cloned();
-        // Also in this process, so that the answers are the same.
-        let query = disclosed_query(query);
         let answer = match local {
-            Some(provider) => ask_directly(provider.as_ref(), &query)?,
-            None => self.ask_server(name, Endpoint::of(node)?, &query).await?,
+            // Also in this process, so that the answers are the same.
+            Some(provider) => ask_directly(provider.as_ref(), &disclosed_query(query))?,
+            None => self.ask_server(name, Endpoint::of(node)?, query).await?,
         };
         let (verdicts, pods) = (answer.verdicts.len(), query.pods.len());
         if verdicts != pods {
             return Err(AskError::Invalid(format!("{verdicts} verdicts for {pods} pods")));
         }
-        Ok(answer)
+        Ok(if query.explain { answer } else { answer::cut(answer) })
     }
 
     async fn ask_server(
@@ -141,23 +142,27 @@ impl FitClient {
         endpoint: Endpoint,
         query: &FitQuery,
     ) -> Result<FitAnswer, AskError> {
-        let body = serde_json::to_vec(query).map_err(|error| AskError::Invalid(error.to_string()))?;
-        if let Some(limit) = query.exceeded_count().or_else(|| FitQuery::exceeded_size(&body)) {
-            // Not a failure of the node, which would be paused for others, too.
-            let why = format!("the query about the pods has more than {limit}");
-            return Ok(FitAnswer {
-                verdicts: vec![Verdict::refused(why, true); query.pods.len()],
-                best_nodes: None,
-            });
-        }
-        let (limits, body) = (self.0.limits, Bytes::from(body));
+        // Not within the time limit: that other questions are large is no failure of the node.
+        let text = match self.0.texts.serialize(query).await {
+            Ok(text) => text,
+            Err(limit) => {
+                // Not a failure of the node either, which would be paused for others, too.
+                let why = format!("the query about the pods has more than {limit}");
+                return Ok(FitAnswer {
+                    verdicts: vec![Verdict::refused(why, true); query.pods.len()],
+                    best_nodes: None,
+                });
+            }
+        };
+        let limits = self.0.limits;
+        let max_bytes = limits.answer_bytes.min(answer::max_bytes(query));
         let asking = async {
             let credentials = self.0.client.credentials();
             let authorization = self.0.tokens.authorization(&credentials).await?;
             let transport = self.transport(name, &endpoint, credentials)?;
             let send = async |authorization: Option<&NodeAuthorization>| {
-                let request = request(&endpoint, authorization, body.clone())?;
-                transport.clone().send(request, endpoint.address).await
+                let request = request(&endpoint, authorization, &text)?;
+                transport.clone().send(request, endpoint.address, max_bytes).await
             };
             let answer = send(authorization.as_ref()).await;
             if let Err(AskError::Forbidden { code: StatusCode::UNAUTHORIZED, .. }) = &answer
@@ -216,14 +221,15 @@ impl fmt::Debug for FitClient {
 fn request(
     endpoint: &Endpoint,
     authorization: Option<&NodeAuthorization>,
-    body: Bytes,
-) -> Result<Request<Full<Bytes>>, AskError> {
+    text: &QueryText,
+) -> Result<Request<QueryBody>, AskError> {
     let mut request = Request::post(format!("https://{}{FIT_PATH}", endpoint.address))
-        .header(header::CONTENT_TYPE, "application/json");
+        .header(header::CONTENT_TYPE, "application/json")
+        .header(header::CONTENT_LENGTH, text.len());
     if let Some(authorization) = authorization {
         request = request.header(header::AUTHORIZATION, &authorization.value);
     }
-    request.body(Full::new(body)).map_err(|error| AskError::Invalid(error.to_string()))
+    request.body(text.body()).map_err(|error| AskError::Invalid(error.to_string()))
 }
 
 fn ask_directly(provider: &dyn Provider, query: &FitQuery) -> Result<FitAnswer, AskError> {

@@ -323,6 +323,9 @@ impl ClusterState {
         if self.local_nodes.is_empty() {
             return None;
         }
+        if let Some(why) = pod_state::too_large(pod) {
+            return Some(LocalVerdict { verdict: Verdict::refused(why, true), best: None });
+        }
         let nodes = |labels: LabelLookup<'_>| labels(POOL_KEY).is_none();
         let query = Query { pods: &[Arc::clone(pod)], nodes: Some(&nodes), ..Query::default() };
         let verdict = self.snapshot.fit(&query).pop()?;

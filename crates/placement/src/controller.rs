@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Node, ObjectReference, Pod};
 use rand::{SeedableRng as _, rngs::StdRng};
 use tokio::time::Instant;
 use tracing::{debug, info, warn};
-use vk_kube::{Client, Kind, Objects, Recorder, Selector, Slim, WatchEvent};
+use vk_kube::{Client, Kind, Objects, Partial, Recorder, Selector, Slim, WatchEvent};
 use vk_provider::PodRef;
 use vk_supervisor::{Backoff, Clock, Now, Supervisor};
 
@@ -19,9 +19,10 @@ use crate::{
     effect::{ApiCall, Effect, Input, Method, Outcome, TrialOutcome},
     metrics::{CauseLabel, Metrics, PlacementLabel, ResultLabel, TrialLabel},
     names,
-    pod_state::{trim_pod, trim_succeeded_pod},
+    pod_state::trim_succeeded_pod,
     policy::NAME,
     state_machine::{PlacementStateMachine, Settings},
+    watched_pod::WatchedPod,
 };
 
 /// Pods that can run or be placed.
@@ -90,10 +91,10 @@ impl Controller {
         };
         let nodes = Objects::<Slim<Node>>::all(self.client.clone());
         let nodes = nodes.watch_trimmed(&Selector::default(), |node| trim_node(&mut node.0));
-        let pods = Objects::<Slim<Pod>>::all(self.client.clone());
+        let pods = Objects::<WatchedPod>::all(self.client.clone());
         let active = Selector { fields: Some(ACTIVE_PODS.to_owned()), ..Selector::default() };
-        let pods = pods.watch_trimmed(&active, |pod| trim_pod(&mut pod.0));
-        let succeeded = Objects::<Slim<Pod>>::all(self.client.clone());
+        let pods = pods.watch(&active);
+        let succeeded = Objects::<WatchedPod>::all(self.client.clone());
         let of_groups =
             Selector { fields: Some(SUCCEEDED_PODS.to_owned()), labels: Some(names::GROUP.to_owned()) };
         let succeeded = succeeded.watch_trimmed(&of_groups, |pod| trim_succeeded_pod(&mut pod.0));
@@ -184,30 +185,30 @@ fn node_input(event: WatchEvent<Slim<Node>>, listed: &mut Option<Vec<Arc<str>>>)
     }
 }
 
-fn pod_input(event: WatchEvent<Slim<Pod>>) -> Option<Input> {
+fn pod_input(event: WatchEvent<WatchedPod>) -> Option<Input> {
     Some(match event {
         WatchEvent::Restarted => Input::PodsRestarted,
-        WatchEvent::Applied(Slim(pod)) => Input::Pod(Arc::new(pod)),
-        WatchEvent::Deleted(Slim(pod)) => Input::PodGone(Arc::new(pod)),
+        WatchEvent::Applied(Partial(pod)) => Input::Pod(Arc::new(pod)),
+        WatchEvent::Deleted(Partial(pod)) => Input::PodGone(Arc::new(pod)),
         WatchEvent::Listed => Input::PodsListed,
         WatchEvent::Error(_) => return None,
     })
 }
 
-fn succeeded_input(event: WatchEvent<Slim<Pod>>, listed: &mut Option<Vec<Arc<str>>>) -> Option<Input> {
+fn succeeded_input(event: WatchEvent<WatchedPod>, listed: &mut Option<Vec<Arc<str>>>) -> Option<Input> {
     let uid = |pod: &Pod| pod.metadata.uid.as_deref().map(Arc::<str>::from);
     match event {
         WatchEvent::Restarted => {
             *listed = Some(Vec::new());
             None
         }
-        WatchEvent::Applied(Slim(pod)) => {
+        WatchEvent::Applied(Partial(pod)) => {
             if let Some(listed) = listed {
                 listed.extend(uid(&pod));
             }
             Some(Input::PodSucceeded(Arc::new(pod)))
         }
-        WatchEvent::Deleted(Slim(pod)) => {
+        WatchEvent::Deleted(Partial(pod)) => {
             let uid = uid(&pod)?;
             if let Some(listed) = listed {
                 listed.retain(|listed| *listed != uid);

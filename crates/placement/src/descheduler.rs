@@ -25,7 +25,7 @@ use self::{
     stuck_pod::{Exemption, Step, StuckPod},
 };
 use crate::{
-    avoid::Controller,
+    avoid::{Addition, Controller},
     cluster_state::Changed,
     context::PlacementContext,
     effect::{Answer, ApiCall, CallId, Effect, Outcome, is_gone, may_have_happened},
@@ -72,7 +72,7 @@ pub struct DeschedulerSettings {
 pub(crate) struct Descheduler {
     settings: DeschedulerSettings,
     pods: BTreeMap<Arc<str>, StuckPod>,
-    calls: HashMap<CallId, (Arc<str>, Step)>,
+    calls: HashMap<CallId, PendingCall>,
     /// Controllers one of whose pods is being evicted, with that pod and until when others wait.
     busy: HashMap<Controller, (Arc<str>, Duration)>,
     /// Room that is left for the pods that replace evicted ones.
@@ -81,6 +81,15 @@ pub(crate) struct Descheduler {
     evictions: HashMap<Arc<str>, Duration>,
     jobs: HashMap<JobRef, JobRecord>,
     due: Duration,
+}
+
+/// A call in flight.
+#[derive(Debug)]
+struct PendingCall {
+    pod: Arc<str>,
+    step: Step,
+    /// The entry in the avoid table for the eviction of the pod.
+    avoided: Option<Addition>,
 }
 
 /// Room on a node for the pod that replaces an evicted one.
@@ -139,6 +148,10 @@ impl Descheduler {
     /// The pod is gone, or not stuck any more.
     pub(crate) fn remove_pod(&mut self, now: Duration, uid: &str) {
         self.pods.remove(uid);
+        if self.calls.values().any(|call| *call.pod == *uid && call.avoided.is_some()) {
+            // Its answer continues here: it decides about the entry in the avoid table, which other pods of the controller share.
+            return;
+        }
         let before = self.busy.len();
         self.busy.retain(|_, (pod, _)| **pod != *uid);
         if self.busy.len() < before {
@@ -229,12 +242,8 @@ impl Descheduler {
             Err(Exemption::UnknownJob(job)) => {
                 let (namespace, name, uid) = (job.namespace.clone(), job.name.clone(), job.uid.clone());
                 self.jobs.insert(job, JobRecord::BeingRead);
-                return self.call(
-                    pod_uid,
-                    Step::ReadingJob,
-                    ApiCall::ReadJob { namespace, name, uid },
-                    context,
-                );
+                let call = ApiCall::ReadJob { namespace, name, uid };
+                return self.call(pod_uid, Step::ReadingJob, None, call, context);
             }
         }
         let Some(controller) = Controller::of(&stuck.pod) else { return };
@@ -268,8 +277,7 @@ impl Descheduler {
         self.evictions.insert(Arc::clone(pod_uid), now.elapsed);
         self.busy.insert(controller.clone(), (Arc::clone(pod_uid), until));
         let (changes, addition) = context.avoid.add(now.wall, &controller, &node, self.settings.avoid);
-        stuck.avoided = Some(addition);
-        self.call(pod_uid, Step::Avoiding, ApiCall::WriteAvoidTable(changes), context);
+        self.call(pod_uid, Step::Avoiding, Some(addition), ApiCall::WriteAvoidTable(changes), context);
     }
 
     /// The call with this id was answered. Returns whether it is one of ours.
@@ -280,14 +288,27 @@ impl Descheduler {
         answer: &Result<Answer, Error>,
         context: &mut PlacementContext,
     ) -> bool {
-        let Some((uid, step)) = self.calls.remove(&id) else { return false };
+        let Some(PendingCall { pod: uid, step, avoided }) = self.calls.remove(&id) else { return false };
         self.due = now;
         // The watch may have shown that the pod is gone before the eviction was answered.
         if step == Step::Evicting && answer.is_ok() {
             context.effects.push(Effect::Count(Outcome::Evicted { dry_run: false }));
         }
-        let Some(stuck) = self.pods.get_mut(&uid) else { return true };
-        match (stuck.step, answer) {
+        let Some(stuck) = self.pods.get_mut(&uid).filter(|stuck| stuck.call == Some(id)) else {
+            // It is gone, or was not stuck any more.
+            let is_sent = step == Step::Evicting;
+            let may_be_evicted = match answer {
+                Ok(_) => is_sent,
+                Err(error) => is_sent && (is_gone(error) || may_have_happened(error)),
+            };
+            if may_be_evicted || !context.cluster.has_pod(&uid) {
+                self.busy.retain(|_, (pod, _)| *pod != uid);
+            } else if avoided.is_some() {
+                self.not_evicted(&uid, avoided, context);
+            }
+            return true;
+        };
+        match (step, answer) {
             (Step::ReadingJob, answer) => {
                 let record = match answer {
                     Ok(Answer::JobIgnoresDisruption(ignores)) => JobRecord::Ignores(*ignores),
@@ -322,12 +343,14 @@ impl Descheduler {
                 for promise in self.promised.iter_mut().filter(|promise| *promise.pod == *uid) {
                     promise.until = now + PATIENCE;
                 }
-                self.call(&uid, Step::Evicting, ApiCall::Evict { pod, version }, context);
+                self.call(&uid, Step::Evicting, avoided, ApiCall::Evict { pod, version }, context);
             }
             (Step::Avoiding, Err(error)) => {
                 let message = format!("not evicted: the node to avoid cannot be recorded: {error}");
                 stuck.say(now, NOT_DESCHEDULED, Severity::Warning, message, &mut context.effects);
-                self.not_evicted(now, &uid, context);
+                let wait = stuck.failed();
+                stuck.wait_until(now + wait);
+                self.not_evicted(&uid, avoided, context);
             }
             (Step::Evicting, Ok(_)) => stuck.wait_until(now + PERIOD),
             (Step::Evicting, Err(error)) if is_gone(error) => stuck.wait_until(now + PERIOD),
@@ -335,38 +358,39 @@ impl Descheduler {
                 context.effects.push(Effect::Count(Outcome::EvictionRefused));
                 let message = format!("cannot be evicted: {error}");
                 stuck.say(now, NOT_DESCHEDULED, Severity::Warning, message, &mut context.effects);
-                if may_have_happened(error) {
-                    // Others wait as if it was evicted. If it was not, it is its turn again when they would have theirs.
-                    let wait = stuck.failed();
-                    stuck.wait_until(now + wait);
-                } else {
-                    self.not_evicted(now, &uid, context);
+                // If it may be evicted, others wait as if it was. If it was not, it is its turn again when they would have theirs.
+                let wait = stuck.failed();
+                stuck.wait_until(now + wait);
+                if !may_have_happened(error) {
+                    self.not_evicted(&uid, avoided, context);
                 }
             }
-            (Step::Waiting, _) => {}
         }
         true
     }
 
     /// The eviction did not take place, and others of the controller need not wait for it.
-    fn not_evicted(&mut self, now: Duration, uid: &Arc<str>, context: &mut PlacementContext) {
+    fn not_evicted(&mut self, uid: &Arc<str>, avoided: Option<Addition>, context: &mut PlacementContext) {
         self.busy.retain(|_, (pod, _)| pod != uid);
         self.promised.retain(|promise| promise.pod != *uid);
         self.evictions.remove(uid);
-        if let Some(stuck) = self.pods.get_mut(uid) {
-            if let Some(addition) = stuck.avoided.take() {
-                context.avoid.withdraw(addition);
-            }
-            let wait = stuck.failed();
-            stuck.wait_until(now + wait);
+        if let Some(addition) = avoided {
+            context.avoid.withdraw(addition);
         }
     }
 
-    fn call(&mut self, uid: &Arc<str>, step: Step, call: ApiCall, context: &mut PlacementContext) {
+    fn call(
+        &mut self,
+        uid: &Arc<str>,
+        step: Step,
+        avoided: Option<Addition>,
+        call: ApiCall,
+        context: &mut PlacementContext,
+    ) {
         let Some(stuck) = self.pods.get_mut(uid) else { return };
         let id = context.ids.next();
-        stuck.step = step;
-        self.calls.insert(id, (Arc::clone(uid), step));
+        stuck.call = Some(id);
+        self.calls.insert(id, PendingCall { pod: Arc::clone(uid), step, avoided });
         context.effects.push(Effect::Call(id, call));
     }
 }

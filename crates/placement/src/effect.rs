@@ -51,8 +51,8 @@ pub(crate) enum ApiCall {
     ExtendTrial { pod: PodRef, version: String, until: Timestamp },
     /// Let the node end the trial of a pod, which is not nominated any more.
     EndTrial { pod: PodRef, version: String },
-    /// Remove all that is left of a trial: no node has taken notice of it, or that node, `absent`, does not exist.
-    RemoveTrial { pod: PodRef, version: String, absent: Option<Arc<str>> },
+    /// Remove all that is left of a trial: no node has taken notice of it, or that node will not remove it.
+    RemoveTrial { pod: PodRef, version: String, former: Option<FormerNode> },
     /// Say that a node has taken a pod after a trial.
     ReportPlaced { pod: PodRef, node: Arc<str> },
     /// Evict this version of the pod: a newer one may be bound or run.
@@ -61,6 +61,15 @@ pub(crate) enum ApiCall {
     WriteAvoidTable(avoid::Changes),
     /// Read whether a Job ignores the disruption of its pods.
     ReadJob { namespace: String, name: String, uid: String },
+}
+
+/// A node that will not remove what is left of a trial.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum FormerNode {
+    /// It does not exist.
+    Gone(Arc<str>),
+    /// It takes no pods on trial any more.
+    WithoutTrials(Arc<str>),
 }
 
 /// Something to count.

@@ -13,7 +13,7 @@ use crate::ask::FitClient;
 
 pub use self::candidate::{Candidate, NodeAnswer};
 pub(crate) use self::{
-    candidate::NOT_SELECTED,
+    candidate::{NOT_SELECTED, is_ready},
     machines::{CONVERTED, machines_verdict},
 };
 

@@ -20,7 +20,7 @@ use std::{sync::Arc, time::Duration};
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use tokio::{sync::watch, time::Instant};
-use vk_kube::Client;
+use vk_kube::{Client, Partial};
 use vk_supervisor::{Clock, Now, Supervisor, task};
 
 pub use self::routes::router;
@@ -30,8 +30,8 @@ use self::{
     state::{ExtenderState, PATIENCE, PreemptionCheck, Question},
 };
 use crate::{
-    ask::FitClient, certificate, choose::Preference, fit_answers::verdicts, metrics::Metrics,
-    request_body::BodyReader,
+    ask::FitClient, certificate, choose::Preference, fit_answers::verdicts, metrics::Metrics, pod_state,
+    request_body::BodyReader, watched_pod::WatchedPod,
 };
 
 /// The largest request: a pod, and the names of all nodes or the UIDs of victims.
@@ -66,7 +66,7 @@ struct Inner {
 }
 
 /// Why a call cannot be answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum ExtenderError {
     #[error(
         "the nodes are not listed yet; kube-scheduler goes on without the extender if it is `ignorable: true`"
@@ -74,6 +74,8 @@ enum ExtenderError {
     NotReady,
     #[error("{0} is missing: set `nodeCacheCapable: true` in the scheduler's configuration of this extender")]
     NoNodeNames(&'static str),
+    #[error("{0}")]
+    TooLarge(String),
 }
 
 // === impl Extender ===
@@ -170,7 +172,7 @@ impl Extender {
         self.check_ready()?;
         let candidates = args.node_name_to_meta_victims;
         let candidates = candidates.ok_or(ExtenderError::NoNodeNames("NodeNameToMetaVictims"))?;
-        let (pod, deadline) = (Arc::new(args.pod), Instant::now() + PATIENCE);
+        let (pod, deadline) = (checked(args.pod)?, Instant::now() + PATIENCE);
         let checks = {
             let state = self.0.state.lock();
             candidates
@@ -198,7 +200,7 @@ impl Extender {
     fn check(&self, args: ExtenderArgs) -> Result<(Arc<Pod>, Vec<String>), ExtenderError> {
         self.check_ready()?;
         let names = args.node_names.ok_or(ExtenderError::NoNodeNames("NodeNames"))?;
-        Ok((Arc::new(args.pod), names))
+        Ok((checked(args.pod)?, names))
     }
 
     fn check_ready(&self) -> Result<(), ExtenderError> {
@@ -216,6 +218,14 @@ impl Extender {
             inner.state.lock().answered(extender.elapsed(), id, answer);
             inner.answered.send_replace(());
         });
+    }
+}
+
+/// A pod about which nodes can be asked.
+fn checked(Partial(pod): WatchedPod) -> Result<Arc<Pod>, ExtenderError> {
+    match pod_state::too_large(&pod) {
+        Some(why) => Err(ExtenderError::TooLarge(why.to_owned())),
+        None => Ok(Arc::new(pod)),
     }
 }
 

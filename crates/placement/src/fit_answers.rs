@@ -28,6 +28,8 @@ pub(crate) const MAX_AGE: Duration = Duration::from_mins(1);
 /// After this many failures in a row a node is not asked for [`PAUSE`].
 const FAILURES: u32 = 3;
 const PAUSE: Duration = Duration::from_secs(5);
+/// Characters of a text from a node that are kept.
+const MAX_CHARS: usize = 300;
 
 /// How long answers hold, and how long they are waited for.
 #[derive(Clone, Copy, Debug)]
@@ -221,6 +223,7 @@ impl FitAnswers {
             record.patient_from = now + took.min(self.times.patience) * REST;
         }
         let verdict = answer.and_then(verdicts).and_then(|verdicts| together(verdicts, pods));
+        let verdict = verdict.map_err(shortened);
         let answers_again = verdict.is_ok() && std::mem::take(&mut record.was_silent);
         if verdict.is_ok() {
             record.failures = 0;
@@ -300,6 +303,14 @@ pub(crate) fn verdicts(answer: FitAnswer) -> Result<Vec<Verdict>, String> {
         return Err("the node says that a pod fits, and that it has room for none".to_owned());
     }
     Ok(answer.verdicts)
+}
+
+/// As much of a text from a node as is shown. It is kept for each shape of pods.
+pub(crate) fn shortened(text: String) -> String {
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => text[..end].to_owned(),
+        None => text,
+    }
 }
 
 /// The verdict about pods that go to a node together: it fits if all fit.
@@ -499,5 +510,14 @@ mod tests {
         test.fits(id);
         test.answers.retain_shapes(|_| false);
         assert!(test.answers.shapes.is_empty() && test.answers.queries.is_empty());
+    }
+
+    #[test]
+    fn a_remembered_error_is_small() {
+        let mut test = Test::new();
+        let id = test.ask();
+        test.answers.answered(test.now, id, Err("x".repeat(4000)));
+        let Knowledge::Silent(why) = test.knowledge() else { panic!("{:?}", test.knowledge()) };
+        assert_eq!(why.len(), 300);
     }
 }

@@ -41,4 +41,5 @@ pub mod scheduler_config;
 pub mod scheduling_gate;
 pub mod state_machine;
 mod trial_failures;
+mod watched_pod;
 pub mod webhook;

@@ -37,6 +37,8 @@ pub const DESCHEDULE: &str = "multicluster.virtual-kubelet.io/deschedule";
 pub const GROUP: &str = "multicluster.virtual-kubelet.io/group";
 /// Annotation of pods of a group: how many pods it has.
 pub const GROUP_SIZE: &str = "multicluster.virtual-kubelet.io/group-size";
+/// Annotation of pods in the memory of placement only: why they are too large to be placed.
+pub(crate) const TOO_LARGE: &str = "multicluster.virtual-kubelet.io/too-large";
 /// Scheduling gate of pods that wait for a place.
 pub const GATE: &str = "multicluster.virtual-kubelet.io/placement";
 

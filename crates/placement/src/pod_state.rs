@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use k8s_openapi::{
     api::core::v1::{Pod, PodCondition, PodSpec, Volume},
     apimachinery::pkg::apis::meta::v1::OwnerReference,
@@ -171,6 +172,11 @@ pub(crate) fn controller(pod: &Pod) -> Option<&OwnerReference> {
     pod.metadata.owner_references.iter().flatten().find(|owner| owner.controller == Some(true))
 }
 
+/// Why the pod cannot be placed: more decides where it may go than placement keeps.
+pub(crate) fn too_large(pod: &Pod) -> Option<&str> {
+    annotation(pod, names::TOO_LARGE)
+}
+
 /// The version of the pod.
 pub(crate) fn version(pod: &Pod) -> String {
     pod.metadata.resource_version.clone().unwrap_or_default()
@@ -181,7 +187,8 @@ pub(crate) fn priority(pod: &Pod) -> i32 {
     pod.spec.as_ref().and_then(|spec| spec.priority).unwrap_or_default()
 }
 
-/// Everything that decides where a pod may go, as text: pods with equal shapes can take each other's place.
+/// A digest of everything that decides where a pod may go: pods with equal shapes can take each other's place. It is as long for every pod,
+/// because it is a key of several maps.
 pub(crate) fn shape(pod: &Pod) -> String {
     let common = |all: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
         let all = all.iter().flatten().filter(|(key, _)| !KEYS_OF_ONE_POD.contains(&key.as_str()));
@@ -191,7 +198,12 @@ pub(crate) fn shape(pod: &Pod) -> String {
     let spec = pod.spec.as_ref().map(common_spec);
     let controller = controller(pod).map(|owner| &owner.uid);
     let parts = (&pod.metadata.namespace, controller, labels, annotations, spec);
-    serde_json::to_string(&parts).unwrap_or_else(|_| pod.metadata.uid.clone().unwrap_or_default())
+    let text = serde_json::to_vec(&parts).ok();
+    let digest = text.and_then(|text| digest(&SHA256, &text).as_ref().first_chunk().copied());
+    match digest {
+        Some(bytes) => format!("{:032x}", u128::from_be_bytes(bytes)),
+        None => pod.metadata.uid.clone().unwrap_or_default(),
+    }
 }
 
 /// The spec without what differs between the pods of one controller.
@@ -210,14 +222,6 @@ fn common_spec(spec: &PodSpec) -> PodSpec {
         }
     }
     spec
-}
-
-/// Removes what placement does not need from a pod.
-pub(crate) fn trim_pod(pod: &mut Pod) {
-    pod.metadata.managed_fields = None;
-    if let Some(annotations) = &mut pod.metadata.annotations {
-        annotations.remove("kubectl.kubernetes.io/last-applied-configuration");
-    }
 }
 
 /// Removes everything from a pod that has succeeded but for its identity, its group and its controller.

@@ -1,6 +1,7 @@
 //! Pods as queries name them.
 //!
-//! Nodes get what decides whether a pod fits, and nothing else of it: a node that was taken over is asked like any other.
+//! Nodes get what decides whether a pod fits, and nothing else of it: a node that was taken over is asked like any other. Placement itself
+//! does not keep the rest either: anybody can make a pod with a megabyte of it.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -10,6 +11,7 @@ use k8s_openapi::{
     },
     apimachinery::pkg::{api::resource::Quantity as ApiQuantity, apis::meta::v1::ObjectMeta},
 };
+use vk_kube::Field;
 use vk_provider::{
     placement::{FitQuery, json_objects},
     requests::{ResourceList, is_sidecar, limits, requests},
@@ -21,11 +23,40 @@ use crate::names;
 const MAX_HELD_BYTES: usize = 8 << 10;
 const MAX_HELD_OBJECTS: usize = 100;
 /// All pods of a group together, in bytes: there are as many held pods again.
-pub(crate) const MAX_GROUP_BYTES: usize = 3 << 20;
+pub(crate) const MAX_GROUP_BYTES: usize = 1 << 20;
 /// The domain of annotations that providers may look at.
 const DOMAIN: &str = "virtual-kubelet.io";
 /// The annotation that names the AppArmor profile of a container in older clusters.
 const APP_ARMOR: &str = "container.apparmor.security.beta.kubernetes.io";
+/// What [`strip`] and [`disclosed`] remove of a pod but for annotations, for decoding.
+pub(crate) const UNDISCLOSED: &[Field] = {
+    const HANDLER: &[Field] = &[
+        Field::with("exec", &[Field::skipped("command")]),
+        Field::with("httpGet", &[Field::skipped("httpHeaders"), Field::skipped("path")]),
+    ];
+    const CONTAINER: &[Field] = &[
+        Field::skipped("args"),
+        Field::skipped("command"),
+        Field::skipped("env"),
+        Field::skipped("envFrom"),
+        Field::skipped("workingDir"),
+        Field::with("livenessProbe", HANDLER),
+        Field::with("readinessProbe", HANDLER),
+        Field::with("startupProbe", HANDLER),
+        Field::with("lifecycle", &[Field::with("postStart", HANDLER), Field::with("preStop", HANDLER)]),
+    ];
+    &[
+        Field::with("metadata", &[Field::skipped("managedFields"), Field::skipped("finalizers")]),
+        Field::with(
+            "spec",
+            &[
+                Field::skipped("ephemeralContainers"),
+                Field::with("containers", CONTAINER),
+                Field::with("initContainers", CONTAINER),
+            ],
+        ),
+    ]
+};
 /// Resources that every node has.
 const BASE_RESOURCES: [&str; 3] = ["cpu", "memory", "ephemeral-storage"];
 
@@ -57,7 +88,7 @@ pub(crate) fn disclosed(pod: &Pod) -> Pod {
     Pod { metadata, spec, status: None }
 }
 
-/// Removes the environment and the commands of a container. A field that is not named here stays: what a provider rejects because of it must be
+/// Removes the environment and the commands of a container, like [`UNDISCLOSED`]. A field that is not named here stays: what a provider rejects because of it must be
 /// rejected, too.
 fn strip(container: &mut Container) {
     container.args = None;
@@ -185,15 +216,17 @@ fn host_ports(pod: &Pod) -> Vec<ContainerPort> {
     ports.filter(|port| port.host_port.is_some_and(|number| number > 0)).cloned().collect()
 }
 
-/// The annotations that say something about where the pod may go: those of providers and of conversion, and profiles that a provider may not allow.
 fn deciding_annotations(pod: &Pod) -> BTreeMap<String, String> {
-    let decides = |key: &str| {
-        let domain = key.split_once('/').map_or("", |(domain, _)| domain);
-        let is_ours = domain.strip_suffix(DOMAIN).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
-        is_ours || domain == APP_ARMOR || key == names::CLUSTER_SELECTOR
-    };
     let annotations = pod.metadata.annotations.iter().flatten();
     annotations.filter(|(key, _)| decides(key)).map(|(key, value)| (key.clone(), value.clone())).collect()
+}
+
+/// Whether an annotation says something about where the pod may go: those of providers and of conversion, and profiles that a provider may not
+/// allow.
+pub(crate) fn decides(annotation: &str) -> bool {
+    let domain = annotation.split_once('/').map_or("", |(domain, _)| domain);
+    let is_ours = domain.strip_suffix(DOMAIN).is_some_and(|rest| rest.is_empty() || rest.ends_with('.'));
+    is_ours || domain == APP_ARMOR || annotation == names::CLUSTER_SELECTOR
 }
 
 fn identity(pod: &Pod) -> ObjectMeta {

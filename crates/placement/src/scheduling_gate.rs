@@ -16,6 +16,7 @@ mod group_step;
 mod group_trial;
 mod namespace_turns;
 mod placement_step;
+mod placing_limits;
 mod pod_group;
 mod report;
 mod stage_sets;
@@ -35,8 +36,10 @@ use vk_provider::{PodRef, placement::trial_node};
 use vk_supervisor::Now;
 
 use self::{
+    group_step::place_of,
     namespace_turns::NamespaceTurns,
     placement_step::Step,
+    placing_limits::PlacingLimits,
     pod_group::PodGroups,
     stage_sets::StageSets,
     tracked_pod::{Stage, TrackedPod, failure_key},
@@ -83,8 +86,7 @@ pub(crate) struct SchedulingGate {
     pass_is_outdated: bool,
     /// The queue whose answers are awaited, and until when.
     blocked: Option<(Arc<str>, Duration)>,
-    /// The number of pods without a group for which the API server is being told a node.
-    placing: usize,
+    limits: PlacingLimits,
     failures: TrialFailures,
     /// Pods that were nominated when they were first seen: an earlier process has not removed their gates, or its call is in flight.
     nominated: Vec<Arc<str>>,
@@ -120,7 +122,7 @@ impl SchedulingGate {
             turns: NamespaceTurns::default(),
             pass_is_outdated: false,
             blocked: None,
-            placing: 0,
+            limits: PlacingLimits::default(),
             failures: TrialFailures::default(),
             nominated: Vec::new(),
             placed: Vec::new(),
@@ -131,7 +133,7 @@ impl SchedulingGate {
     }
 
     /// A pod was added or changed.
-    pub(crate) fn apply_pod(&mut self, now: Now, pod: &Arc<Pod>) {
+    pub(crate) fn apply_pod(&mut self, now: Now, pod: &Arc<Pod>, cluster: &ClusterState) {
         let Some(identity) = PodRef::of(pod) else { return };
         if self.pods.get(&identity.uid).is_some_and(|tracked| tracked.is_outdated(pod)) {
             return;
@@ -141,7 +143,7 @@ impl SchedulingGate {
         if let Some(node) = pod_state::node(pod).filter(|_| !self.failures.is_empty())
             && let Some(tracked) = self.pods.get(&identity.uid)
         {
-            self.failures.clear(&failure_key(pod, tracked.group.as_deref()), node);
+            self.failures.clear(&failure_key(pod, tracked.group.as_deref()), place_of(node, cluster));
         }
         if pod_state::gating(pod) == Gating::Open {
             self.observe_removed_gate(now.elapsed, &identity.uid);
@@ -229,7 +231,7 @@ impl SchedulingGate {
             return;
         }
         // An earlier process has removed the gate, or a call that seemed to have failed.
-        self.set_stage(&uid, Stage::Ungated(Ungated::new(now.elapsed)));
+        self.set_stage(&uid, Stage::Ungated(Ungated::new(now.elapsed, None)));
     }
 
     /// The gate of the pod is gone. The watch may say so before the answer to the call does, which may also be lost.
@@ -250,7 +252,7 @@ impl SchedulingGate {
         if let Some(group) = tracked.group.clone() {
             self.groups.place(&group, &tracked.identity.uid, &node);
         }
-        let ungated = Ungated::new(now);
+        let ungated = Ungated::new(now, Some(node));
         self.pods_due_at(ungated.deadline().min(now));
         if let Some(uid) = self.pods.get_key_value(uid).map(|(uid, _)| Arc::clone(uid)) {
             self.set_stage(&uid, Stage::Ungated(ungated));
@@ -273,7 +275,7 @@ impl SchedulingGate {
     pub(crate) fn remove_pod(&mut self, uid: &str) {
         let Some(tracked) = self.pods.remove(uid) else { return };
         let is_evicted = matches!(&tracked.stage, Stage::Ungated(ungated) if ungated.is_evicted());
-        self.left_stage(uid, tracked.stage);
+        self.left_stage(&tracked.identity, tracked.stage);
         if let Some(group) = tracked.group {
             self.groups.untrack(&group, uid);
             if self.groups.get(&group).is_none() && !is_evicted {
@@ -308,19 +310,19 @@ impl SchedulingGate {
     /// A pod enters a stage, and leaves the one before.
     fn set_stage(&mut self, uid: &Arc<str>, stage: Stage) {
         let Some(tracked) = self.pods.get_mut(uid) else { return };
-        let before = std::mem::replace(&mut tracked.stage, stage);
-        self.left_stage(uid, before);
+        let (identity, before) = (tracked.identity.clone(), std::mem::replace(&mut tracked.stage, stage));
+        self.left_stage(&identity, before);
         if let Some(tracked) = self.pods.get(uid) {
             self.stages.enter(uid, &tracked.stage);
         }
     }
 
-    fn left_stage(&mut self, uid: &str, stage: Stage) {
-        self.stages.leave(uid, &stage);
+    fn left_stage(&mut self, pod: &PodRef, stage: Stage) {
+        self.stages.leave(&pod.uid, &stage);
         match stage {
             Stage::Waiting { queue, position } => self.dequeue(&queue, &position),
             Stage::Placing(placing) if placing.is_of_group() => {}
-            Stage::Placing(_) => self.placing -= 1,
+            Stage::Placing(placing) => self.limits.leave(&pod.namespace, placing.call.is_some()),
             Stage::OnTrial(_) | Stage::Ungated(_) => {}
         }
     }
@@ -421,8 +423,9 @@ impl SchedulingGate {
         }
         if let Some(tracked) = self.pods.get_mut(uid) {
             let before = std::mem::replace(&mut tracked.stage, Stage::Waiting { queue, position });
+            let identity = tracked.identity.clone();
             if !matches!(before, Stage::Waiting { .. }) {
-                self.left_stage(uid, before);
+                self.left_stage(&identity, before);
             }
         }
     }
@@ -434,7 +437,8 @@ impl SchedulingGate {
             self.pass_is_outdated = true;
             text.into()
         });
-        let queue = self.queues.entry(Arc::clone(&key)).or_insert_with(|| WaitQueue::new(pod));
+        let turn = self.turns.count();
+        let queue = self.queues.entry(Arc::clone(&key)).or_insert_with(|| WaitQueue::new(pod, turn));
         queue.priority = queue.priority.max(pod_state::priority(pod));
         queue.join(position.clone());
         key

@@ -206,7 +206,7 @@ impl PlacementStateMachine {
     fn apply_pod(&mut self, now: Now, pod: &Arc<Pod>) {
         let changed = self.context.cluster.apply_pod(now.elapsed, pod);
         if let Some(gate) = &mut self.gate {
-            gate.apply_pod(now, pod);
+            gate.apply_pod(now, pod, &self.context.cluster);
         }
         if let Some(descheduler) = &mut self.descheduler {
             descheduler.apply_pod(now, pod);

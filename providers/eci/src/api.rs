@@ -133,24 +133,20 @@ impl EciApi {
         self.api.call(with_page(with_tags(call, &query.tags), query.page)).await
     }
 
-    /// Reads the status of the groups that have changed in the last `seconds`.
+    /// Reads the status of groups: those that have changed in the last `seconds`, or all.
     pub(crate) async fn statuses(
         &self,
         tags: &[(&str, &str)],
-        seconds: u64,
+        seconds: Option<u64>,
         page: Option<&str>,
     ) -> Result<StatusList> {
-        let call = self
-            .read("DescribeContainerGroupStatus")
-            .parameter("Limit", STATUS_PAGE.to_string())
-            .parameter("SinceSecond", seconds.to_string());
-        self.api.call(with_page(with_tags(call, tags), page)).await
+        let call = self.read("DescribeContainerGroupStatus").parameter("Limit", STATUS_PAGE.to_string());
+        self.api.call(with_page(with_tags(since(call, seconds), tags), page)).await
     }
 
-    /// Reads the events of the last `seconds`.
-    pub(crate) async fn events(&self, tags: &[(&str, &str)], seconds: u64) -> Result<EventList> {
-        let call = self.read("DescribeContainerGroupEvents").parameter("SinceSecond", seconds.to_string());
-        self.api.call(with_tags(call, tags)).await
+    /// Reads the events of the last `seconds`, or all.
+    pub(crate) async fn events(&self, tags: &[(&str, &str)], seconds: Option<u64>) -> Result<EventList> {
+        self.api.call(with_tags(since(self.read("DescribeContainerGroupEvents"), seconds), tags)).await
     }
 
     /// Reads a log. Each line begins with its time.
@@ -231,6 +227,13 @@ impl EciApi {
 fn id_list(ids: &[&str]) -> String {
     // Serializing strings cannot fail.
     serde_json::to_string(ids).unwrap_or_default()
+}
+
+fn since(call: Call, seconds: Option<u64>) -> Call {
+    match seconds {
+        Some(seconds) => call.parameter("SinceSecond", seconds.to_string()),
+        None => call,
+    }
 }
 
 fn with_tags(call: Call, tags: &[(&str, &str)]) -> Call {

@@ -3,7 +3,7 @@
 mod metrics;
 pub(crate) mod price;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -14,7 +14,7 @@ use vk_container_group::{
     backend::{
         Action, CallError, CallResult, Caps, Class, Creation, Deletion, ExecLimits, GroupRef, GroupStats,
         Health, Idempotency, LogLimits, LogRange, Naming, Observed, Page, Plan, Price, Rate, Rejection,
-        ResolvedPod, Scope, Size, TagLimits, Updates, Usage,
+        ResolvedPod, Scope, Size, TagLimits, Update, Updates, Usage,
     },
     cloud::Client,
     identity,
@@ -160,10 +160,7 @@ impl GroupBackend for EciBackend {
         let mut parameters = creation.plan.request.create.clone();
         parameters.set("ContainerGroupName", creation.name);
         parameters.set("ClientToken", creation.token);
-        for (at, (key, value)) in creation.tags.iter().enumerate() {
-            parameters.set(flatten("Tag", at, "Key"), key);
-            parameters.set(flatten("Tag", at, "Value"), value);
-        }
+        write_tags(&mut parameters, creation.tags);
         place(&mut parameters, creation.placement);
         let created = self.api.create(&parameters).await?;
         match created.container_group_id.get() {
@@ -227,9 +224,9 @@ impl GroupBackend for EciBackend {
         let seconds = before.as_secs() + u64::from(before.subsec_nanos() > 0);
         let seconds = seconds.clamp(1, LONGEST_FEED);
         if page == Some(EVENT_PAGE) {
-            return Ok(observe::event_page(&self.api.events(&tags, seconds).await?));
+            return Ok(observe::event_page(&self.api.events(&tags, Some(seconds)).await?));
         }
-        let mut found = observe::status_page(&self.api.statuses(&tags, seconds, page).await?);
+        let mut found = observe::status_page(&self.api.statuses(&tags, Some(seconds), page).await?);
         if found.next.is_none() && seconds >= SLOW_FEED {
             found.next = Some(EVENT_PAGE.to_owned());
         }
@@ -272,8 +269,10 @@ impl GroupBackend for EciBackend {
         Ok(metrics::group_stats(groups, &list))
     }
 
-    async fn update(&self, group: &GroupRef, plan: &Plan<EciRequest>) -> CallResult<()> {
-        Ok(self.api.update(&group.id, &plan.request.update).await?)
+    async fn update(&self, group: &GroupRef, update: &Update<'_, EciRequest>) -> CallResult<()> {
+        let mut parameters = update.plan.request.update.clone();
+        write_tags(&mut parameters, update.tags);
+        Ok(self.api.update(&group.id, &parameters).await?)
     }
 
     async fn price(&self, size: &Size) -> CallResult<Option<Price>> {
@@ -282,6 +281,13 @@ impl GroupBackend for EciBackend {
             Prices::List(list) => Ok(Some(price::of_list(list, size))),
             Prices::Cloud => Ok(price::of_answer(&self.api.price(&price::question(size)).await?)),
         }
+    }
+}
+
+fn write_tags(parameters: &mut Parameters, tags: &[(String, String)]) {
+    for (at, (key, value)) in tags.iter().enumerate() {
+        parameters.set(flatten("Tag", at, "Key"), key);
+        parameters.set(flatten("Tag", at, "Value"), value);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Checks for `virtual-kubelet doctor`: whether pods can run on ECI.
 
+mod permissions;
+
 use std::time::Duration;
 
 use vk_container_group::cloud::{Class, Error, Limits};
@@ -7,7 +9,7 @@ use vk_provider::{Context, Finding};
 use vk_supervisor::Clock;
 
 use crate::{
-    api::{EciApi, GroupQuery, Parameters},
+    api::{EciApi, Parameters},
     config::Settings,
     connection::Connection,
     factory::cluster_name,
@@ -46,7 +48,7 @@ pub(crate) async fn examine(settings: &Settings, context: &Context) -> Vec<Findi
         }
     }
     findings.push(Finding::ok("clock", "the service accepts it"));
-    findings.push(list(api).await);
+    findings.extend(permissions::examine(api, settings).await);
     for v_switch in &settings.v_switches {
         findings.push(dry_run(api, settings, v_switch).await);
     }
@@ -57,7 +59,11 @@ pub(crate) async fn examine(settings: &Settings, context: &Context) -> Vec<Findi
 fn cluster(settings: &Settings, context: &Context) -> Finding {
     match cluster_name(settings, context) {
         Ok(name) => Finding::ok("cluster", format!("{name} in the account")),
-        Err(error) => Finding::error("cluster", error.message(), "set clusterName"),
+        Err(error) => Finding::error(
+            "cluster",
+            error.message(),
+            "set clusterName in the configuration of the provider, or name a cluster with --kubeconfig whose namespace kube-system you may get",
+        ),
     }
 }
 
@@ -80,19 +86,6 @@ fn region(settings: &Settings, regions: &crate::api::Regions) -> Vec<Finding> {
         None => format!("choose one of {}", names.join(", ")),
     };
     vec![Finding::error("region", format!("{} is not a region of ECI", settings.region), remedy)]
-}
-
-async fn list(api: &EciApi) -> Finding {
-    match api.groups(&GroupQuery::default()).await {
-        // Without the permission the service returns an empty list.
-        Ok(list) if list.container_groups.iter().next().is_none() => Finding::warning(
-            "permission to list",
-            "the list of container groups is empty: there are none, or the permission is missing",
-            "make sure that the policy allows eci:DescribeContainerGroups",
-        ),
-        Ok(_) => Finding::ok("permission to list", "granted"),
-        Err(error) => failure("permission to list", &error),
-    }
 }
 
 /// Checks that a group could be created in this subnet, with its security group, and that there is stock.

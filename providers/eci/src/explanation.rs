@@ -150,7 +150,12 @@ fn answer(dry_run: Result<(), CallError>) -> BackendAnswer {
     match dry_run {
         Ok(()) => BackendAnswer::Accepted("the dry run of CreateContainerGroup passed".to_owned()),
         Err(CallError {
-            class: Class::Invalid | Class::OutOfStock | Class::QuotaExceeded | Class::Unsupported,
+            class:
+                Class::Invalid
+                | Class::OutOfStock
+                | Class::ZoneOutOfStock
+                | Class::QuotaExceeded
+                | Class::Unsupported,
             message,
         }) => BackendAnswer::Refused(message.into_owned()),
         Err(error) => BackendAnswer::Failed(error.to_string()),

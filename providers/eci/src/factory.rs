@@ -186,3 +186,38 @@ impl std::fmt::Debug for EciFactory {
         f.debug_struct("EciFactory").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn settings(change: (&str, Value)) -> Settings {
+        let mut config = json!({
+            "region": "cn-hangzhou", "vSwitches": ["vsw-a"], "securityGroup": "sg-1", "accessKey": "one", "secretKey": "secret",
+        });
+        config[change.0] = change.1;
+        Settings::read(&Config::Inline(config)).unwrap()
+    }
+
+    #[tokio::test]
+    async fn nodes_of_one_account_and_region_share_a_budget() {
+        let factory = EciFactory::default();
+        let first = factory.budget(&settings(("vSwitches", json!(["vsw-a"]))));
+        // Another node: other subnets, another name in the account.
+        for change in [("vSwitches", json!(["vsw-b"])), ("clusterName", json!("shop"))] {
+            assert!(Arc::ptr_eq(&first, &factory.budget(&settings(change))));
+        }
+        for change in
+            [("accessKey", json!("two")), ("region", json!("cn-beijing")), ("roleName", json!("other"))]
+        {
+            let other = factory.budget(&settings(change.clone()));
+            assert!(!Arc::ptr_eq(&first, &other), "{change:?}");
+        }
+        assert!(Arc::ptr_eq(&first, &factory.budget(&settings(("tags", json!({"team": "a"}))))));
+        let ended = Arc::downgrade(&first);
+        drop(first);
+        assert!(ended.upgrade().is_none(), "it ends with the last node");
+    }
+}

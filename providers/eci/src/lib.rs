@@ -10,9 +10,10 @@
 //! | `translate` | from a pod to a request |
 //! | `observe` | from an answer to what the engine understands |
 //! | `stream` | commands over a WebSocket |
+//! | `connection` | what calls need: credentials, endpoint, HTTP client |
 //! | `backend` | the interface of the engine |
-//! | `explanation`, `inventory`, `doctor` | the commands `explain-pod`, `groups` and `doctor` |
-//! | `factory` | opens the provider |
+//! | `explanation`, `doctor` | the commands `explain-pod` and `doctor` |
+//! | `factory` | opens the provider, and the list of groups for the command `groups` |
 
 mod api;
 mod backend;

@@ -14,7 +14,7 @@ use vk_supervisor::{Clock, Supervisor};
 
 use super::{
     Failure, Flags,
-    connection::{load_without_nodes, with_client},
+    connection::{cluster_id, connect, load_without_nodes, with_client},
     load,
     output::print,
 };
@@ -63,8 +63,21 @@ async fn examine_providers(flags: &Flags, registry: &Registry) -> Result<(), Fai
     let supervisor = Supervisor::new();
     for node in config.distinct_providers() {
         let Some(factory) = registry.get(&node.provider) else { continue };
-        let context = context(node, detected, &config.state_dir, supervisor.child());
+        let mut context = context(node, detected, &config.state_dir, supervisor.child());
+        // As `run` opens the provider.
+        let cluster = if factory.needs_cluster_id() {
+            Some(cluster_id(&connect(&config, &supervisor).await).await)
+        } else {
+            None
+        };
+        context.cluster = cluster.clone().and_then(Result::ok);
         let mut findings = factory.examine(node.provider_config.clone(), context).await;
+        // Providers whose configuration names the cluster do not miss the id.
+        if let (Some(Err(why)), true) = (cluster, findings.iter().any(is_error)) {
+            let found = format!("cannot read the UID of the namespace kube-system: {why}");
+            let remedy = "choose the cluster with --kubeconfig; not needed if the configuration of the provider names the cluster";
+            findings.push(Finding::warning("cluster id", found, remedy));
+        }
         if findings.is_empty() {
             findings.push(Finding::ok("provider", format!("{} has no checks", node.provider)));
         }
@@ -104,7 +117,11 @@ fn print_findings(findings: &[Finding]) -> anyhow::Result<usize> {
     for finding in findings {
         print(&format!("{finding}\n"))?;
     }
-    Ok(findings.iter().filter(|finding| finding.level == FindingLevel::Error).count())
+    Ok(findings.iter().filter(|finding| is_error(finding)).count())
+}
+
+fn is_error(finding: &Finding) -> bool {
+    finding.level == FindingLevel::Error
 }
 
 fn verdict(failed: usize, checks: usize, consequence: &str) -> Result<(), Failure> {

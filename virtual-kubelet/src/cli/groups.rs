@@ -8,7 +8,6 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::anyhow;
 use clap::{Args, ValueEnum};
-use vk_kube::{ClientOptions, Metrics};
 use vk_provider::{
     Inventory,
     inventory::{Group, InventoryScope},
@@ -21,6 +20,7 @@ use self::{
 };
 use super::{
     Failure, Flags,
+    connection::{cluster_id, connect},
     explain_pod::provider_failure,
     load,
     output::{print, print_diagnostic},
@@ -87,10 +87,8 @@ impl Groups {
         registry: &Registry,
         supervisor: &Supervisor,
     ) -> Result<(), Failure> {
-        let options =
-            ClientOptions { kubeconfig: config.kubeconfig.clone(), server: config.api_server.clone() };
-        let client = options.connect(supervisor, Metrics::default()).await.map_err(|error| error.to_string());
-        let cluster = pod_check::cluster_id(&client).await;
+        let client = connect(config, supervisor).await;
+        let cluster = cluster_id(&client).await.ok();
         let scope = InventoryScope { cluster: self.cluster_name.clone(), node: self.node.clone() };
         let holdings = holdings(config, registry, cluster.as_deref(), &scope, supervisor).await?;
         // After the groups: a pod that a group was created for existed before it.

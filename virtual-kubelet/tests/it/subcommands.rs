@@ -152,6 +152,23 @@ fn a_provider_without_checks_is_ok() {
 }
 
 #[test]
+fn doctor_of_a_cloud_without_a_cluster_says_which_key_to_set() {
+    let run = vk(&["doctor", "--provider", "eci", "--provider-config", "eci.yaml"]);
+    // Nothing listens there.
+    run.write(
+        "eci.yaml",
+        "region: cn-hangzhou\nvSwitches: [vsw-a]\nsecurityGroup: sg-1\nendpoint: http://127.0.0.1:1\n\
+         accessKey: id\nsecretKey: secret\n",
+    );
+    let seen = run.run();
+    assert_eq!(seen.code, 1, "{seen:#?}");
+    let line = |what: &str| seen.stdout.lines().find(|line| line.starts_with(what)).unwrap().to_owned();
+    assert!(line("error    cluster: ").contains("-> set clusterName"), "{seen:#?}");
+    let why = line("warning  cluster id: cannot read the UID of the namespace kube-system: ");
+    assert!(why.contains("--kubeconfig"), "{seen:#?}");
+}
+
+#[test]
 fn version_prints_the_kubelet_version() {
     let text = vk(&["version"]).run().ok();
     assert!(text.starts_with(&format!("virtual-kubelet {}\n", env!("CARGO_PKG_VERSION"))), "{text}");

@@ -29,6 +29,7 @@ pub struct CallError {
 /// | `Unsupported` | no | the feature is not offered |
 /// | `QuotaExceeded` | no | the pod waits; no creates until the quota was read again |
 /// | `OutOfStock` | no | the next placement; then the pod waits |
+/// | `ZoneOutOfStock` | no | the same, for pods of all sizes |
 /// | `Throttled` | no | the rate of the action is halved |
 /// | `Denied` | no | credentials or permissions: retried slowly, shown on the node |
 /// | `Unavailable` | certainly not: it was never sent, or was refused before it began | retried |
@@ -47,6 +48,8 @@ pub enum Class {
     QuotaExceeded,
     /// The cloud has no capacity for this size in this place.
     OutOfStock,
+    /// The cloud has no capacity in this zone, or does not sell it.
+    ZoneOutOfStock,
     /// Too many calls.
     Throttled {
         /// The minimum delay that the cloud asked for.
@@ -99,7 +102,7 @@ impl Class {
             Self::NotFound => Kind::NotFound,
             Self::Invalid => Kind::Invalid,
             Self::Unsupported => Kind::Unsupported,
-            Self::QuotaExceeded | Self::OutOfStock => Kind::Exhausted,
+            Self::QuotaExceeded | Self::OutOfStock | Self::ZoneOutOfStock => Kind::Exhausted,
             Self::Throttled { after } => Kind::Throttled { after: *after },
             Self::Denied => Kind::Denied,
             Self::Conflict | Self::Unavailable | Self::Ambiguous => Kind::Unavailable,
@@ -115,6 +118,7 @@ impl Class {
             Self::Unsupported => "Unsupported",
             Self::QuotaExceeded => "QuotaExceeded",
             Self::OutOfStock => "OutOfStock",
+            Self::ZoneOutOfStock => "ZoneOutOfStock",
             Self::Throttled { .. } => "Throttled",
             Self::Denied => "Denied",
             Self::Unavailable => "Unavailable",

@@ -70,6 +70,16 @@ pub struct Creation<'a, R> {
     pub placement: Option<&'a Placement>,
 }
 
+/// Everything that a change of a running group needs.
+#[derive(Debug)]
+pub struct Update<'a, R> {
+    /// The translated pod.
+    pub plan: &'a Plan<R>,
+    /// All tags that the group has afterwards, so that a later process sees what it was updated to; empty for a group of another
+    /// provider, which keeps its own.
+    pub tags: &'a [(String, String)],
+}
+
 /// Why a pod cannot run on this cloud: all reasons.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rejection {

@@ -11,7 +11,9 @@ use crate::backend::{Action, Rate};
 /// The share of all calls that polls can have whatever else waits.
 const POLL_SHARE: f64 = 0.2;
 /// How long a rate that was halved takes to recover from nothing to all.
-const RECOVERY: Duration = Duration::from_mins(5);
+const RECOVERY: Duration = Duration::from_mins(1);
+/// Calls that are throttled so shortly after each other were sent at the same rate: it is halved once.
+const ONE_HALVING: Duration = Duration::from_secs(1);
 /// The smallest part of a rate that is left after much throttling.
 const SMALLEST: f64 = 1.0 / 64.0;
 /// Turns are this much apart at least, so that rounding errors do not make the driver spin.
@@ -24,7 +26,18 @@ pub(super) struct Buckets<T> {
     /// What is left of the share of polls.
     polls: Bucket,
     actions: BTreeMap<Action, Bucket>,
-    waiting: BTreeMap<Action, VecDeque<T>>,
+    waiting: BTreeMap<Queue, VecDeque<T>>,
+    /// The number of the last turn of each queue: queues of one priority take turns.
+    served: BTreeMap<Queue, u64>,
+    turns: u64,
+}
+
+/// A queue of those who wait for the same action. Lookups of single groups, of which there may be many, have a queue of their own: they do not
+/// hold up the list of all groups.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Queue {
+    pub(super) action: Action,
+    pub(super) is_lookup: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -32,6 +45,8 @@ struct Bucket {
     rate: Rate,
     /// The part of the rate in effect: less than 1 after throttling.
     factor: f64,
+    /// When it was last halved.
+    halved: Option<Duration>,
     tokens: f64,
     updated: Duration,
     blocked_until: Duration,
@@ -63,11 +78,13 @@ impl<T> Buckets<T> {
             polls: Bucket::new(share),
             actions: actions.collect(),
             waiting: BTreeMap::new(),
+            served: BTreeMap::new(),
+            turns: 0,
         }
     }
 
-    pub(super) fn push(&mut self, action: Action, who: T) {
-        self.waiting.entry(action).or_default().push_back(who);
+    pub(super) fn push(&mut self, queue: Queue, who: T) {
+        self.waiting.entry(queue).or_default().push_back(who);
     }
 
     /// Removes those who wait no longer.
@@ -83,27 +100,35 @@ impl<T> Buckets<T> {
         if !self.total.has_token(now) {
             return None;
         }
-        let ready = |action: &Action| self.actions.get(action).is_none_or(|bucket| bucket.has_token(now));
-        let waiting = self.waiting.iter().filter(|(_, queue)| !queue.is_empty()).map(|(action, _)| *action);
-        let candidates: Vec<Action> = waiting.filter(ready).collect();
-        let poll = candidates.iter().copied().find(|action| is_poll(*action));
-        let first = candidates.iter().copied().min_by_key(|action| priority(*action));
-        let action = poll.filter(|_| self.polls.has_token(now)).or(first)?;
+        let ready =
+            |queue: &Queue| self.actions.get(&queue.action).is_none_or(|bucket| bucket.has_token(now));
+        let candidates: Vec<Queue> = self.occupied().filter(ready).collect();
+        let served = |queue: &Queue| self.served.get(queue).copied().unwrap_or_default();
+        let polls = candidates.iter().copied().filter(|queue| is_poll(queue.action));
+        let poll = polls.min_by_key(served);
+        let first = candidates.iter().copied().min_by_key(|queue| (priority(queue.action), served(queue)));
+        let queue = poll.filter(|_| self.polls.has_token(now)).or(first)?;
+        self.turns += 1;
+        self.served.insert(queue, self.turns);
         self.total.take();
-        if is_poll(action) {
+        if is_poll(queue.action) {
             self.polls.take();
         }
-        if let Some(bucket) = self.actions.get_mut(&action) {
+        if let Some(bucket) = self.actions.get_mut(&queue.action) {
             bucket.take();
         }
-        self.waiting.get_mut(&action)?.pop_front()
+        self.waiting.get_mut(&queue)?.pop_front()
+    }
+
+    /// The queues in which somebody waits.
+    fn occupied(&self) -> impl Iterator<Item = Queue> {
+        self.waiting.iter().filter(|(_, queue)| !queue.is_empty()).map(|(queue, _)| *queue)
     }
 
     /// When the next turn may come; `None` if nobody waits.
     pub(super) fn next_turn(&self, now: Duration) -> Option<Duration> {
-        let waiting = self.waiting.iter().filter(|(_, queue)| !queue.is_empty()).map(|(action, _)| action);
-        let due = waiting.map(|action| {
-            let own = self.actions.get(action).map_or(Duration::ZERO, |bucket| bucket.ready_at(now));
+        let due = self.occupied().map(|queue| {
+            let own = self.actions.get(&queue.action).map_or(Duration::ZERO, |bucket| bucket.ready_at(now));
             own.max(self.total.ready_at(now))
         });
         due.min().map(|at| at.max(now + TICK))
@@ -114,7 +139,10 @@ impl<T> Buckets<T> {
         self.refill(now);
         let rate = self.total.rate;
         let bucket = self.actions.entry(action).or_insert_with(|| Bucket::new(rate));
-        bucket.factor = (bucket.factor / 2.0).max(SMALLEST);
+        if bucket.halved.is_none_or(|halved| now >= halved + ONE_HALVING) {
+            bucket.halved = Some(now);
+            bucket.factor = (bucket.factor / 2.0).max(SMALLEST);
+        }
         bucket.tokens = bucket.tokens.min(0.0);
         // A proxy that asks for hours does not blind a node.
         let delay = after.unwrap_or_default().min(super::LONGEST_DELAY);
@@ -123,13 +151,17 @@ impl<T> Buckets<T> {
 
     pub(super) fn estimated_wait(&mut self, now: Duration, action: Action) -> Duration {
         self.refill(now);
-        let before = |other: &Action| priority(*other) < priority(action) || *other == action;
-        let ahead: usize =
-            self.waiting.iter().filter(|(other, _)| before(other)).map(|(_, queue)| queue.len()).sum();
-        let own = self.waiting.get(&action).map_or(0, VecDeque::len);
+        let count = |is_ahead: &dyn Fn(Action) -> bool| -> usize {
+            self.waiting.iter().filter(|(queue, _)| is_ahead(queue.action)).map(|(_, who)| who.len()).sum()
+        };
+        let ahead = count(&|other| priority(other) < priority(action) || other == action);
+        let own = count(&|other| other == action);
         let wait = |bucket: &Bucket, ahead: usize| {
             let ahead = f64::from(u32::try_from(ahead).unwrap_or(u32::MAX));
-            let seconds = ((ahead + 1.0 - bucket.tokens) / bucket.effective_rate()).max(0.0);
+            let missing = (ahead + 1.0 - bucket.tokens).max(0.0);
+            // A rate that was halved recovers meanwhile.
+            let recovered = RECOVERY.as_secs_f64() + missing / bucket.rate.per_second;
+            let seconds = (missing / bucket.effective_rate()).min(recovered);
             bucket.blocked_until.saturating_sub(now)
                 + Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
         };
@@ -148,7 +180,14 @@ impl<T> Buckets<T> {
 impl Bucket {
     fn new(rate: Rate) -> Self {
         let rate = Rate { per_second: rate.per_second.max(0.001), burst: rate.burst.max(1.0) };
-        Self { rate, factor: 1.0, tokens: rate.burst, updated: Duration::ZERO, blocked_until: Duration::ZERO }
+        Self {
+            rate,
+            factor: 1.0,
+            halved: None,
+            tokens: rate.burst,
+            updated: Duration::ZERO,
+            blocked_until: Duration::ZERO,
+        }
     }
 
     fn effective_rate(&self) -> f64 {

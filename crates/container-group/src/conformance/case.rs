@@ -1,11 +1,13 @@
 //! The cases.
 
+mod files;
 mod identity;
+mod lists;
 mod load;
 mod observation;
 mod restart;
 
-pub(super) use self::{identity::*, load::*, observation::*, restart::*};
+pub(super) use self::{files::*, identity::*, lists::*, load::*, observation::*, restart::*};
 
 use k8s_openapi::api::core::v1::Pod;
 

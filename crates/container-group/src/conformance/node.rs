@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// How long a case waits for something on its virtual clock.
-const LIMIT: Duration = Duration::from_mins(10);
+const LIMIT: Duration = Duration::from_mins(30);
 /// How often it looks.
 const TICK: Duration = Duration::from_millis(500);
 
@@ -32,6 +32,8 @@ const TICK: Duration = Duration::from_millis(500);
 pub struct Journal {
     /// The newest status by UID.
     pub statuses: BTreeMap<Arc<str>, PodStatus>,
+    /// All statuses in the order in which they came.
+    pub history: Vec<(Arc<str>, PodStatus)>,
     /// All events.
     pub events: Vec<PodEvent>,
     /// The annotations by UID.
@@ -46,6 +48,8 @@ pub struct Node<C: TestCloud> {
     pub journal: Arc<Mutex<Journal>>,
     /// The files of all volumes.
     pub files: watch::Sender<FileSet>,
+    /// Whether the objects behind them exist.
+    pub found: watch::Sender<bool>,
     supervisor: Supervisor,
     reader: Supervisor,
 }
@@ -73,6 +77,19 @@ impl<C: TestCloud> Node<C> {
         supervisor: Supervisor,
         change: impl FnOnce(&mut Settings),
     ) -> Self {
+        let node = Self::stand_by(context, name, budget, supervisor, change);
+        node.lead();
+        node
+    }
+
+    /// A node that another process owns, for the time being.
+    pub fn stand_by(
+        context: &CaseContext<C>,
+        name: &str,
+        budget: Budget,
+        supervisor: Supervisor,
+        change: impl FnOnce(&mut Settings),
+    ) -> Self {
         let mut settings = Settings::new("cluster", name, "fake");
         settings.prices = true;
         settings.node_ips = vec![std::net::Ipv4Addr::LOCALHOST.into()];
@@ -81,10 +98,14 @@ impl<C: TestCloud> Node<C> {
         let engine =
             Engine::new(context.cloud.backend(), settings, budget, context.clock.clone(), &supervisor);
         let engine = Arc::new(engine.unwrap_or_else(|error| panic!("start the engine: {error}")));
-        let files = watch::Sender::new(FileSet::default());
-        let node = Self { engine, journal: Arc::default(), files, supervisor, reader: Supervisor::new() };
-        node.read_changes();
-        node
+        Self {
+            engine,
+            journal: Arc::default(),
+            files: watch::Sender::new(FileSet::default()),
+            found: watch::Sender::new(true),
+            supervisor,
+            reader: Supervisor::new(),
+        }
     }
 
     /// A budget on a supervisor of its own.
@@ -93,7 +114,8 @@ impl<C: TestCloud> Node<C> {
         Budget::new(&limits, supervisor)
     }
 
-    fn read_changes(&self) {
+    /// The node belongs to this process from now on.
+    pub fn lead(&self) {
         let Changes::Push(mut changes) = self.engine.changes() else { panic!("the engine pushes changes") };
         let (journal, reader) = (Arc::clone(&self.journal), self.reader.clone());
         self.reader.spawn("changes", task::Kind::Work, async move {
@@ -105,6 +127,7 @@ impl<C: TestCloud> Node<C> {
                 let mut journal = journal.lock();
                 match change {
                     Some(PodChange::Status(pod, status)) => {
+                        journal.history.push((Arc::clone(&pod.uid), (*status).clone()));
                         journal.statuses.insert(pod.uid, *status);
                     }
                     Some(PodChange::Event(event)) => journal.events.push(event),
@@ -131,7 +154,8 @@ impl<C: TestCloud> Node<C> {
 
     /// The pod as the core hands it over.
     pub fn bundle(&self, pod: &Pod) -> PodBundle {
-        let resolver: Arc<dyn Resolver> = Arc::new(FixedResolver(self.files.clone()));
+        let resolver: Arc<dyn Resolver> =
+            Arc::new(FixedResolver { files: self.files.clone(), found: self.found.clone() });
         PodBundle { pod: Arc::new(pod.clone()), resolver }
     }
 

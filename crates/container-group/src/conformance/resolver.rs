@@ -11,15 +11,30 @@ use k8s_openapi::api::{
 use tokio::sync::watch;
 use vk_provider::{
     Error, Resolver, Result,
+    error::Kind,
     resolve::{
         Claim, ContainerInputs, Deferred, Facts, FileSet, NodeFacts, Origin, PullCredentials, Reference,
-        Token, TokenLifetime, TokenRequest, Variable,
+        ReferenceKind, Token, TokenLifetime, TokenRequest, Variable,
     },
 };
 
 /// Resolves every volume to the same files.
 #[derive(Debug)]
-pub struct FixedResolver(pub watch::Sender<FileSet>);
+pub struct FixedResolver {
+    /// The files.
+    pub files: watch::Sender<FileSet>,
+    /// Whether the object behind them exists.
+    pub found: watch::Sender<bool>,
+}
+
+// === impl FixedResolver ===
+
+impl FixedResolver {
+    /// A resolver with these files.
+    pub fn new(files: FileSet) -> Self {
+        Self { files: watch::Sender::new(files), found: watch::Sender::new(true) }
+    }
+}
 
 fn nothing<T>() -> Result<T> {
     Err(Error::unsupported("the pods of the suite do not refer to this"))
@@ -37,12 +52,19 @@ impl Resolver for FixedResolver {
     }
 
     fn volume(&self, _name: &str, _tokens: TokenLifetime) -> BoxStream<'static, Result<FileSet>> {
-        let mut files = self.0.subscribe();
+        let (mut files, found) = (self.files.subscribe(), self.found.subscribe());
         files.mark_changed();
-        stream::unfold(files, |mut files| async move {
-            files.changed().await.ok()?;
+        stream::unfold((files, found), |(mut files, mut found)| async move {
+            tokio::select! {
+                changed = files.changed() => changed.ok()?,
+                changed = found.changed() => changed.ok()?,
+            }
             let set = files.borrow_and_update().clone();
-            Some((Ok(set), files))
+            if *found.borrow_and_update() {
+                return Some((Ok(set), (files, found)));
+            }
+            let secret = Reference::new(ReferenceKind::Secret, "shop", "secret");
+            Some((Err(Error::new(Kind::Unresolved(secret), "the Secret does not exist")), (files, found)))
         })
         .boxed()
     }

@@ -36,6 +36,13 @@ impl<B: GroupBackend> EngineContext<B> {
         self.call_metrics.waited(action, begun.elapsed());
     }
 
+    /// The same for the lookup of a single group.
+    async fn turn_of_lookup(&self) {
+        let begun = Instant::now();
+        self.budget.acquire_lookup().await;
+        self.call_metrics.waited(Action::Observe, begun.elapsed());
+    }
+
     /// Makes a call for which the budget has a place. A call that panics or does not end has failed, and may have been carried out.
     async fn call_now<T>(
         &self,
@@ -95,17 +102,18 @@ impl<B: GroupBackend> EngineContext<B> {
     }
 
     async fn create(&self, pod: &PodRef, attempt: u32) -> (CallResult<Option<GroupRef>>, bool) {
+        if let Some(refusal) = self.quota_refusal().await {
+            return (Err(refusal), false);
+        }
         let now = self.now();
         let prepared = {
             let mut state = self.state.lock();
-            let quota = state.quota.refusal();
             let record = state.record(pod);
             let (plan, hash) = (record.plan.clone(), record.spec_hash.clone());
-            match (quota, plan) {
-                (Some(refusal), _) => Err(refusal),
-                (None, None) => Err(CallError::unavailable("the pod has to be translated again")),
-                (None, Some(plan)) => {
-                    let placement = state.stock.choose(now, &plan.placements);
+            match plan {
+                None => Err(CallError::unavailable("the pod has to be translated again")),
+                Some(plan) => {
+                    let placement = state.stock.choose(now, &plan.placements, plan.size.as_ref());
                     placement.map(|placement| (plan, placement, hash))
                 }
             }
@@ -131,20 +139,30 @@ impl<B: GroupBackend> EngineContext<B> {
             token: &token,
             placement: placement.as_ref(),
         };
+        {
+            // Also if the answer is lost, the group has these files.
+            let mut state = self.state.lock();
+            let record = state.record(pod);
+            record.created_with = Some(Arc::clone(&record.planned_files));
+        }
         let result = self.call_now(Action::Create, self.backend.create(&creation)).await;
-        let mut state = self.state.lock();
         let mut alternatives = false;
         match &result {
-            Err(CallError { class: Class::OutOfStock, .. }) => {
+            Err(CallError { class: class @ (Class::OutOfStock | Class::ZoneOutOfStock), .. }) => {
                 if let Some(place) = &placement {
-                    alternatives = state.stock.exhausted(self.now(), place, &plan.placements);
+                    let (now, size) = (self.now(), plan.size.as_ref());
+                    let mut state = self.state.lock();
+                    let stock = &mut state.stock;
+                    match class {
+                        Class::ZoneOutOfStock => stock.zone_exhausted(now, place),
+                        _ => stock.exhausted(now, place, size),
+                    }
+                    alternatives = stock.choose(now, &plan.placements, size).is_ok();
                 }
             }
             Err(error @ CallError { class: Class::QuotaExceeded, .. }) => {
                 warn!(%pod, %error, "the quota is used up");
-                state.quota.exhausted(error.clone());
-                drop(state);
-                self.node_has_changed();
+                return (Err(self.quota_refused(error).await), false);
             }
             _ => {}
         }
@@ -173,13 +191,20 @@ impl<B: GroupBackend> EngineContext<B> {
             let backend = &this.backend;
             match call {
                 PollCall::Observe { name, page } => {
+                    match &name {
+                        Some(_) => this.turn_of_lookup().await,
+                        None => this.turn(Action::Observe).await,
+                    }
                     let scope = name.map_or_else(|| this.scope.clone(), |name| this.scope.named(name));
                     let call = backend.observe(&scope, page.as_deref());
-                    Answer::Page(this.call(Action::Observe, call).await)
+                    Answer::Page(this.call_now(Action::Observe, call).await)
                 }
-                PollCall::Changes { before, page } => {
+                PollCall::Changes { since, page } => {
+                    this.turn(Action::Changes).await;
+                    // It covers the time before it is sent, which may be long after it was asked for.
+                    let before = this.now().saturating_sub(since);
                     let call = backend.changes(&this.scope, before, page.as_deref());
-                    Answer::Page(this.call(Action::Changes, call).await)
+                    Answer::Page(this.call_now(Action::Changes, call).await)
                 }
                 PollCall::Detail(groups) => {
                     Answer::Details(this.call(Action::Detail, backend.detail(&groups)).await)

@@ -18,7 +18,7 @@ use tokio::{
     time::Instant,
 };
 use tracing::{debug, info, warn};
-use vk_provider::{EventKind, NodeTemplate, Outbox, PodEvent, PodRef, Quantity, Result};
+use vk_provider::{EventKind, NodeTemplate, Outbox, PodEvent, PodRef, Result, resolve::FileSet};
 use vk_supervisor::{Clock, Supervisor};
 
 use super::{
@@ -34,7 +34,7 @@ use crate::{
     GroupBackend,
     backend::{CallResult, Class, Plan, Price, Scope},
     budget::Budget,
-    identity::{Identity, SpecHash},
+    identity::Identity,
     lifecycle::Request,
     reconciler::{Effect, Input, Policy, Reconciler},
 };
@@ -63,6 +63,10 @@ pub(super) struct EngineContext<B: GroupBackend> {
     pub(super) polled: watch::Sender<bool>,
     /// Counts changes of the node.
     pub(super) node_changed: watch::Sender<u64>,
+    /// Held while the quota is read because a create was refused.
+    pub(super) quota_read: tokio::sync::Mutex<()>,
+    /// A create was refused for the quota.
+    pub(super) quota_changed: Notify,
     sessions: AtomicU64,
     wake: Notify,
 }
@@ -77,6 +81,8 @@ pub(super) struct State<R> {
     /// Prices by size; `None` while the cloud is asked.
     pub(super) prices: HashMap<String, Option<Price>>,
     pub(super) duplicates: u64,
+    /// When this process began to own the node last.
+    pub(super) session_began: Timestamp,
     pub(super) costs: Costs,
 }
 
@@ -110,6 +116,7 @@ impl<B: GroupBackend> EngineContext<B> {
             stock: Stock::default(),
             prices: HashMap::new(),
             duplicates: 0,
+            session_began: clock.now(),
             costs: Costs::default(),
         };
         Ok(Self {
@@ -130,6 +137,8 @@ impl<B: GroupBackend> EngineContext<B> {
             synced: watch::Sender::new(false),
             polled: watch::Sender::new(false),
             node_changed: watch::Sender::new(0),
+            quota_read: tokio::sync::Mutex::default(),
+            quota_changed: Notify::new(),
             sessions: AtomicU64::new(0),
             wake: Notify::new(),
         })
@@ -143,7 +152,11 @@ impl<B: GroupBackend> EngineContext<B> {
     pub(super) fn handle(self: &Arc<Self>, input: Input) {
         let mut effects = Vec::new();
         let mut state = self.state.lock();
+        let leads = matches!(input, Input::Leading(true));
         state.reconciler.handle(self.now(), input, &mut effects);
+        if leads {
+            self.synced.send_replace(state.reconciler.is_synced());
+        }
         for effect in effects {
             self.execute(&mut state, effect);
         }
@@ -190,7 +203,7 @@ impl<B: GroupBackend> EngineContext<B> {
             Effect::Polled(result) => {
                 self.polled.send_replace(true);
                 self.add_costs(state);
-                self.check_resizes(state);
+                self.publish_waiting(state);
                 self.record_health(state, result);
             }
             Effect::Sight(why) => {
@@ -208,12 +221,13 @@ impl<B: GroupBackend> EngineContext<B> {
         }
     }
 
-    /// Publishes the pods that get other resources: the cloud may be done, or never will be.
-    fn check_resizes(self: &Arc<Self>, state: &mut State<B::Request>) {
+    /// Publishes the pods that wait for something that the cloud may never say: that they have other resources, or why they ended.
+    fn publish_waiting(self: &Arc<Self>, state: &mut State<B::Request>) {
         let is_resizing =
             |pod: &PodRef| state.records.get(&pod.uid).is_some_and(|record| record.resize.is_some());
-        let pods = state.reconciler.present().map(|(pod, _)| pod).filter(|pod| is_resizing(pod));
-        for pod in pods.cloned().collect::<Vec<_>>() {
+        let present = state.reconciler.present();
+        let pods = present.filter(|(pod, group)| group.is_unexplained() || is_resizing(pod));
+        for pod in pods.map(|(pod, _)| pod.clone()).collect::<Vec<_>>() {
             self.publish(state, &pod);
         }
     }
@@ -236,18 +250,20 @@ impl<B: GroupBackend> EngineContext<B> {
         self.outbox.event(event);
     }
 
-    /// Stores the request for the next group of a pod.
-    pub(super) fn set_plan(&self, pod: &PodRef, desired: &Arc<Pod>, plan: Plan<B::Request>) {
+    /// Stores the request for the next group of a pod, and the files in it.
+    pub(super) fn set_plan(
+        &self,
+        pod: &PodRef,
+        desired: &Arc<Pod>,
+        plan: Plan<B::Request>,
+        files: BTreeMap<String, FileSet>,
+    ) {
         if !plan.warnings.is_empty() && self.state.lock().record(pod).plan.is_none() {
             let texts: Vec<String> =
                 plan.warnings.iter().map(|one| format!("{}: {}", one.field, one.message)).collect();
             self.event(pod, EventKind::Warning, "FieldsNotHonored", texts.join("; "));
         }
-        let mut state = self.state.lock();
-        let record = state.record(pod);
-        record.set_pod(desired, None);
-        record.spec_hash = Some(SpecHash::of(desired));
-        record.plan = Some(Arc::new(plan));
+        self.state.lock().record(pod).set_plan(desired, plan, files);
     }
 
     /// A new session owns the node: everything is published again.
@@ -255,9 +271,13 @@ impl<B: GroupBackend> EngineContext<B> {
         let number = self.sessions.fetch_add(1, Ordering::SeqCst) + 1;
         self.outbox.clear();
         self.annotations.clear();
-        for record in self.state.lock().records.values_mut() {
-            record.published = None;
-            record.annotations.clear();
+        {
+            let mut state = self.state.lock();
+            state.session_began = self.clock.now();
+            for record in state.records.values_mut() {
+                record.published = None;
+                record.annotations.clear();
+            }
         }
         self.handle(Input::Leading(true));
         let mut state = self.state.lock();
@@ -292,8 +312,7 @@ impl<B: GroupBackend> EngineContext<B> {
     pub(super) fn configure_node(&self, node: &mut NodeTemplate) {
         let state = self.state.lock();
         node.capacity.extend(self.settings.capacity.iter().map(|(name, amount)| (name.clone(), *amount)));
-        let ours = used(&state.reconciler);
-        for (name, amount) in state.quota.allocatable(&self.settings.capacity, &ours) {
+        for (name, amount) in state.quota.allocatable(&self.settings.capacity) {
             node.allocatable.insert(name, amount);
         }
         node.set_condition(state.health.condition());
@@ -302,17 +321,6 @@ impl<B: GroupBackend> EngineContext<B> {
             configure(node);
         }
     }
-}
-
-/// What our groups use of the quota.
-fn used(reconciler: &Reconciler) -> BTreeMap<String, Quantity> {
-    let none = Quantity::units(0);
-    let live = || reconciler.groups().filter(|(_, group)| !group.has_ended());
-    let sizes = live().filter_map(|(_, group)| group.observed().size.as_ref());
-    let (cpu, memory) =
-        sizes.fold((none, none), |(cpu, memory), size| (cpu + size.cpu, memory + size.memory));
-    let pods = Quantity::units(i64::try_from(live().count()).unwrap_or(i64::MAX));
-    [("cpu".to_owned(), cpu), ("memory".to_owned(), memory), ("pods".to_owned(), pods)].into()
 }
 
 /// Sends ticks, until the supervisor stops.

@@ -63,7 +63,6 @@ pub(super) fn has_files(volume: &Volume) -> bool {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::sync::watch;
     use vk_provider::resolve::FileSet;
 
     use super::*;
@@ -71,7 +70,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_addresses_of_the_node_are_known_before_there_is_a_group() {
-        let resolver = Arc::new(FixedResolver(watch::Sender::new(FileSet::default())));
+        let resolver = Arc::new(FixedResolver::new(FileSet::default()));
         let bundle = PodBundle { pod: Arc::new(pod("web", 1, jiff::Timestamp::UNIX_EPOCH)), resolver };
         let ips = ["10.0.0.1".parse().unwrap()];
         let resolved = resolve(&bundle, &ips).await.unwrap();

@@ -17,7 +17,9 @@ use self::tail::{Line, LogTail, parse};
 use super::context::EngineContext;
 use crate::{
     GroupBackend,
-    backend::{Action, CallResult, Class, ContainerState, GroupRef, LogLimits, LogRange, ObservedContainer},
+    backend::{
+        Action, CallResult, Class, ContainerState, GroupRef, LogLimits, LogRange, Observed, ObservedContainer,
+    },
     reconciler::PodView,
 };
 
@@ -58,15 +60,16 @@ pub(super) async fn open<B: GroupBackend>(
         limits,
         tail: LogTail::new(limits),
         since,
-        previous: options.previous,
         timestamps: options.timestamps,
         left: options.limit_bytes,
         restarts: seen.and_then(|seen| seen.restarts),
         queued: VecDeque::new(),
         following: options.follow && !options.previous,
     };
-    let first = follower.read(options.tail).await;
-    let lines = first.map_err(|error| error.for_operation(&format!("read the log of {container}")))?;
+    let first = follower.fetch(options.tail, options.previous).await;
+    let (lines, full) =
+        first.map_err(|error| error.for_operation(&format!("read the log of {container}")))?;
+    let lines = follower.tail.new_lines(lines, full);
     let lines =
         lines.into_iter().filter(|line| line.time.zip(since).is_none_or(|(time, since)| time >= since));
     let lines: Vec<Line> = lines.collect();
@@ -116,8 +119,23 @@ fn observed<B: GroupBackend>(
 ) -> Option<ObservedContainer> {
     let state = context.state.lock();
     let observed = state.reconciler.observed(&container.pod.uid)?;
+    container_of(observed, &container.container).cloned()
+}
+
+fn container_of<'a>(observed: &'a Observed, name: &str) -> Option<&'a ObservedContainer> {
     let mut all = observed.containers.iter().chain(&observed.init_containers).flatten();
-    all.find(|one| one.name == container.container).cloned()
+    all.find(|one| one.name == name)
+}
+
+/// An instance of a container: what runs between two restarts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Instance {
+    /// It is the current one, and may still write.
+    Current,
+    /// It has ended.
+    Ended,
+    /// The container was restarted, or will be soon; `next` if once.
+    Replaced { next: bool },
 }
 
 /// Reads a log to its end, and on while the container runs.
@@ -128,7 +146,6 @@ struct Follower<B: GroupBackend> {
     limits: LogLimits,
     tail: LogTail,
     since: Option<Timestamp>,
-    previous: bool,
     timestamps: bool,
     /// The bytes that may still be sent.
     left: Option<u64>,
@@ -153,13 +170,10 @@ impl<B: GroupBackend> Follower<B> {
                 return None;
             }
             // Whether it runs is asked before the last read, so that nothing that it wrote is lost.
-            let runs = self.is_running();
+            let before = self.instance();
             tokio::time::sleep(POLL).await;
-            match self.read(None).await {
-                Ok(lines) => {
-                    self.queued.extend(lines);
-                    self.following = runs;
-                }
+            match self.read_on(before).await {
+                Ok(()) => {}
                 Err(error) if error.class == Class::NotFound => return None,
                 Err(error) if matches!(error.class, Class::Denied | Class::Invalid | Class::Unsupported) => {
                     self.following = false;
@@ -170,18 +184,43 @@ impl<B: GroupBackend> Follower<B> {
         }
     }
 
-    /// Lines that were not read before.
-    async fn read(&mut self, tail: Option<u64>) -> CallResult<Vec<Line>> {
-        let range = LogRange {
-            tail: Some(tail.map_or(self.limits.lines, |tail| tail.min(self.limits.lines))),
-            since: self.tail.last_time().or(self.since),
-            previous: self.previous,
+    /// Reads what the instance has written since the last read. `before` is what was known of it before.
+    async fn read_on(&mut self, before: Instance) -> CallResult<()> {
+        let (lines, full) = self.fetch(None, false).await?;
+        let continues = self.tail.continues(&lines);
+        // What does not continue the log may be the log of the next instance. Polls notice a restart only later.
+        let instance = if continues || lines.is_empty() { before } else { self.ask().await? };
+        let Instance::Replaced { next } = instance else {
+            self.queued.extend(self.tail.new_lines(lines, full));
+            self.following = instance == Instance::Current;
+            return Ok(());
         };
+        if continues {
+            self.queued.extend(self.tail.new_lines(lines, full));
+        } else if self.limits.previous {
+            let (rest, full) = self.fetch(None, true).await?;
+            // After two restarts it is the log of another instance.
+            if next || self.tail.continues(&rest) {
+                self.queued.extend(self.tail.new_lines(rest, full));
+            }
+        }
+        self.following = false;
+        Ok(())
+    }
+
+    /// The lines since the last read, and whether the cloud has cut off what did not fit.
+    async fn fetch(&self, tail: Option<u64>, previous: bool) -> CallResult<(Vec<Line>, bool)> {
+        let most = self.limits.lines;
+        // A log that is followed goes on from its last line: at least one has to be read. Without times it goes on where two answers
+        // overlap, so that they have to be equally long.
+        let tail = tail.filter(|_| self.limits.stamped).map_or(most, |tail| tail.min(most).max(1));
+        let since = self.tail.last_time().or(self.since);
+        let range = LogRange { tail: Some(tail), since, previous };
         let call = self.context.backend.logs(&self.group, &self.container.container, &range);
         let text = self.context.call(Action::Logs, call).await?;
         let lines = parse(&text, self.limits.stamped);
-        let full = lines.len() as u64 >= self.limits.lines || text.len() as u64 >= self.limits.bytes;
-        Ok(self.tail.new_lines(lines, full))
+        let full = lines.len() as u64 >= most || text.len() as u64 >= self.limits.bytes;
+        Ok((lines, full))
     }
 
     fn take_queued(&mut self) -> Bytes {
@@ -201,8 +240,8 @@ impl<B: GroupBackend> Follower<B> {
         Bytes::from(chunk)
     }
 
-    /// Whether the instance of the container whose log was opened may still write.
-    fn is_running(&self) -> bool {
+    /// What is known of the instance whose log was opened.
+    fn instance(&self) -> Instance {
         let gone = {
             let state = self.context.state.lock();
             match state.reconciler.view(&self.container.pod.uid) {
@@ -211,12 +250,26 @@ impl<B: GroupBackend> Follower<B> {
                 PodView::Creating | PodView::Unclear => false,
             }
         };
-        if gone {
-            return false;
+        if gone { Instance::Ended } else { self.compare(observed(&self.context, &self.container).as_ref()) }
+    }
+
+    /// The same, from the cloud.
+    async fn ask(&self) -> CallResult<Instance> {
+        let groups = [self.group.clone()];
+        let found = self.context.call(Action::Detail, self.context.backend.detail(&groups)).await?;
+        let group = found.iter().find(|observed| observed.group.id == self.group.id);
+        let name = &self.container.container;
+        Ok(group.map_or(Instance::Ended, |observed| self.compare(container_of(observed, name))))
+    }
+
+    fn compare(&self, seen: Option<&ObservedContainer>) -> Instance {
+        let Some(seen) = seen else { return Instance::Current };
+        match self.restarts.zip(seen.restarts) {
+            Some((opened, now)) if opened != now => {
+                Instance::Replaced { next: opened.checked_add(1) == Some(now) }
+            }
+            _ if matches!(seen.state, Some(ContainerState::Terminated(_))) => Instance::Ended,
+            _ => Instance::Current,
         }
-        observed(&self.context, &self.container).is_none_or(|seen| {
-            let ended = matches!(seen.state, Some(ContainerState::Terminated(_)));
-            !ended && seen.restarts == self.restarts
-        })
     }
 }

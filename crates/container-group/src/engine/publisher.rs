@@ -1,6 +1,6 @@
 //! What the core is told about pods: status, events, annotations.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{borrow::Cow, collections::BTreeMap, sync::Arc};
 
 use k8s_openapi::api::core::v1::{PodCondition, PodStatus};
 use tracing::debug;
@@ -14,6 +14,7 @@ use super::{
 use crate::{
     GroupBackend,
     backend::{Action, GroupEvent, Observed, Size},
+    lifecycle::Group,
     reconciler::PodView,
     status::{PREEMPTED, StatusInput, pod_status},
 };
@@ -43,7 +44,7 @@ impl<B: GroupBackend> EngineContext<B> {
                 "read pod {pod}: it is not known yet whether it has a container group"
             ))),
             PodView::Creating => Ok(self.compute(&state, pod, None)),
-            PodView::Present(group) => Ok(self.compute(&state, pod, Some(group.observed()))),
+            PodView::Present(group) => Ok(self.compute(&state, pod, Some(&self.told(group)))),
         }
     }
 
@@ -54,9 +55,19 @@ impl<B: GroupBackend> EngineContext<B> {
             .map(|(pod, group)| ObservedPod {
                 pod: pod.clone(),
                 node: Some(self.settings.node.clone()),
-                status: self.compute(&state, pod, Some(group.observed())),
+                status: self.compute(&state, pod, Some(&self.told(group))),
             })
             .collect()
+    }
+
+    /// What is told of a group. Its end is told only with what the cloud says about it: the first status of a failed pod is the one that
+    /// controllers act on.
+    fn told<'a>(&self, group: &'a Group) -> Cow<'a, Observed> {
+        let observed = group.observed();
+        if group.awaits_explanation(self.now()) {
+            return Cow::Owned(Observed { state: None, ..observed.clone() });
+        }
+        Cow::Borrowed(observed)
     }
 
     fn compute(&self, state: &State<B::Request>, pod: &PodRef, observed: Option<&Observed>) -> PodStatus {
@@ -82,7 +93,7 @@ impl<B: GroupBackend> EngineContext<B> {
             PodView::Absent => return self.outbox.refresh(pod),
             PodView::Unclear => return,
             PodView::Creating => None,
-            PodView::Present(group) => Some(group.observed().clone()),
+            PodView::Present(group) => Some(self.told(group).into_owned()),
         };
         let Some(record) = state.records.get_mut(&pod.uid).filter(|record| record.pod.is_some()) else {
             return;
@@ -120,7 +131,7 @@ impl<B: GroupBackend> EngineContext<B> {
             (SIZE, size.map(ToString::to_string)),
             (PRICE, price),
             (PUBLIC_ADDRESS, observed.public_address.map(|address| address.to_string())),
-            (EVENTS_ANNOTATION, record.mark.map(|mark| mark.to_string())),
+            (EVENTS_ANNOTATION, record.mark.as_ref().map(ToString::to_string)),
         ]
         .into_iter()
         .filter(|(_, value)| value.is_some())
@@ -192,7 +203,7 @@ impl<B: GroupBackend> EngineContext<B> {
             }
         }
         let warning = newest_warning(&events);
-        let (timed, mark) = EventMark::select(record.mark, events);
+        let (timed, mark) = EventMark::select(record.mark.take(), events);
         new.extend(timed);
         record.mark = mark;
         let warned = warning.is_some() && record.warning != warning;

@@ -8,8 +8,12 @@ use std::{
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use tokio::sync::oneshot;
+use vk_provider::resolve::FileSet;
 
-use super::events::EventMark;
+use super::{
+    events::EventMark,
+    file_watch::{FileWatch, VolumeFiles},
+};
 use crate::{
     backend::{CallResult, GroupEvent, Plan, Size},
     identity::SpecHash,
@@ -26,6 +30,12 @@ pub(super) struct PodRecord<R> {
     pub(super) pod: Option<Arc<Pod>>,
     /// The request for its next group.
     pub(super) plan: Option<Arc<Plan<R>>>,
+    /// The files in that request.
+    pub(super) planned_files: VolumeFiles,
+    /// The files of the create that was sent last, until they are watched.
+    pub(super) created_with: Option<VolumeFiles>,
+    /// The watch of the files.
+    pub(super) file_watch: Option<FileWatch>,
     /// What the group was made from, or updated to.
     pub(super) spec_hash: Option<SpecHash>,
     /// The size that the group is getting, and since when.
@@ -55,6 +65,9 @@ impl<R> Default for PodRecord<R> {
         Self {
             pod: None,
             plan: None,
+            planned_files: VolumeFiles::default(),
+            created_with: None,
+            file_watch: None,
             spec_hash: None,
             resize: None,
             published: None,
@@ -80,6 +93,16 @@ impl<R> PodRecord<R> {
             self.mark = EventMark::of(pod);
         }
         self.pod.replace(Arc::clone(pod)).is_none()
+    }
+
+    /// Stores the request for the next group, and ends the watch of the files of an earlier one.
+    pub(super) fn set_plan(&mut self, pod: &Arc<Pod>, plan: Plan<R>, files: BTreeMap<String, FileSet>) {
+        self.set_pod(pod, None);
+        self.spec_hash = Some(SpecHash::of(pod));
+        self.plan = Some(Arc::new(plan));
+        self.planned_files = Arc::new(files);
+        self.created_with = None;
+        self.file_watch = None;
     }
 
     /// The group gets this size.

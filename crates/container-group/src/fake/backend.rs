@@ -15,9 +15,9 @@ use super::{FakeCloud, FakeGroup, Fault, State, group, refused};
 use crate::backend::{
     Action, CallError, CallResult, Caps, Class, Creation, Deletion, GroupBackend, GroupRef, GroupStats,
     Health, Idempotency, LogRange, Observed, Page, Placement, Plan, Price, Rejection, ResolvedPod, Scope,
-    Size, Usage, Warning,
+    Size, Update, Usage, Warning,
 };
-use crate::plan::size;
+use crate::{identity, plan::size};
 
 /// The annotation that lists the zones of a pod.
 pub(super) const ZONES: &str = "fake/zones";
@@ -25,6 +25,10 @@ pub(super) const ZONES: &str = "fake/zones";
 /// The fake cloud's request: names and images of the containers.
 #[derive(Clone, Debug)]
 pub struct FakeRequest(Vec<(String, String)>);
+
+fn tags(tags: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+    tags.iter().map(|(key, value)| (key.as_str(), value.as_str()))
+}
 
 fn signed(duration: Duration) -> SignedDuration {
     SignedDuration::try_from(duration).unwrap_or(SignedDuration::MAX)
@@ -37,7 +41,7 @@ impl FakeCloud {
         action: Action,
         answer: impl FnOnce(&mut State, Timestamp) -> T,
     ) -> CallResult<T> {
-        match self.begin(action) {
+        match self.0.faults.begin(action) {
             Some(Fault::Refused(class)) => Err(refused(class)),
             Some(Fault::AnswerLost | Fault::CarriedOutLater(_)) => Err(refused(Class::Ambiguous)),
             Some(Fault::Hangs) => std::future::pending().await,
@@ -52,7 +56,7 @@ impl FakeCloud {
         action: Action,
         carry_out: impl Fn(&mut State, Timestamp) -> CallResult<T>,
     ) -> CallResult<T> {
-        let fault = self.begin(action);
+        let fault = self.0.faults.begin(action);
         match fault {
             Some(Fault::Refused(class)) => Err(refused(class)),
             Some(Fault::AnswerLost) => {
@@ -75,6 +79,17 @@ impl FakeCloud {
             }
             None => carry_out(&mut self.0.state.lock(), self.now()),
         }
+    }
+
+    /// Applies the fault of a page.
+    fn page(&self, scope: &Scope, token: Option<&str>, mut page: Page) -> CallResult<Page> {
+        let faults = &self.0.faults;
+        if scope.name.is_none() {
+            let number = faults.begin_page(token)?;
+            faults.end_page(number, token, &mut page);
+        }
+        faults.filter(&mut page);
+        Ok(page)
     }
 
     fn list(
@@ -101,10 +116,14 @@ impl FakeCloud {
         let taken: Vec<&FakeGroup> = rest.by_ref().take(state.behavior.page).collect();
         let more = rest.next().is_some();
         let next = taken.last().filter(|_| more).map(|one| one.id().to_string());
-        // The feed of this cloud shows no tags, and its list all there is.
+        // The feed of this cloud shows neither tags nor reasons, and its list all there is.
         let groups = taken.iter().map(|one| {
             let observed = state.observed(one, then);
-            if feed.is_some() { Observed { owner: None, ..observed } } else { observed }
+            if feed.is_none() {
+                return observed;
+            }
+            let (owner, reason, message) = (None, None, None);
+            Observed { owner, complete: false, preempted: false, reason, message, ..observed }
         });
         Page { groups: groups.collect(), next, incomplete: false }
     }
@@ -196,11 +215,15 @@ impl GroupBackend for FakeCloud {
     }
 
     async fn observe(&self, scope: &Scope, page: Option<&str>) -> CallResult<Page> {
-        self.read(Action::Observe, |state, now| Self::list(state, now, scope, page, None)).await
+        let all = self.read(Action::Observe, |state, now| Self::list(state, now, scope, page, None)).await?;
+        self.page(scope, page, all)
     }
 
     async fn changes(&self, scope: &Scope, before: Duration, page: Option<&str>) -> CallResult<Page> {
-        self.read(Action::Changes, |state, now| Self::list(state, now, scope, page, Some(before))).await
+        let list = |state: &mut State, now| Self::list(state, now, scope, page, Some(before));
+        let mut page = self.read(Action::Changes, list).await?;
+        self.0.faults.filter(&mut page);
+        Ok(page)
     }
 
     async fn detail(&self, groups: &[GroupRef]) -> CallResult<Vec<Observed>> {
@@ -304,12 +327,16 @@ impl GroupBackend for FakeCloud {
         .await
     }
 
-    async fn update(&self, group: &GroupRef, plan: &Plan<FakeRequest>) -> CallResult<()> {
+    async fn update(&self, group: &GroupRef, update: &Update<'_, FakeRequest>) -> CallResult<()> {
         self.write(Action::Update, |state, now| {
             let found = state.groups.iter_mut().find(|one| one.group.id == group.id && one.exists(now));
             let Some(one) = found else { return Err(refused(Class::NotFound)) };
-            one.containers.clone_from(&plan.request.0);
-            one.resized = plan.size.clone().map(|size| (now + signed(state.behavior.start), size));
+            one.containers.clone_from(&update.plan.request.0);
+            if let Some(owner) = identity::read_tags(tags(update.tags)) {
+                one.owner = owner;
+                one.tags = update.tags.to_vec();
+            }
+            one.resized = update.plan.size.clone().map(|size| (now + signed(state.behavior.start), size));
             Ok(())
         })
         .await

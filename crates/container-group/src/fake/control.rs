@@ -6,9 +6,9 @@ use async_trait::async_trait;
 use jiff::SignedDuration;
 use vk_provider::{EventKind, Quantity};
 
-use super::{FakeCloud, FakeGroup, Fault, group::size};
+use super::{CallFaults, FakeCloud, FakeGroup, group::size};
 use crate::{
-    backend::{Action, GroupEvent, GroupRef, Owner},
+    backend::{GroupEvent, GroupRef, Owner},
     conformance::{SeenGroup, TestCloud},
     identity,
 };
@@ -65,12 +65,8 @@ impl TestCloud for FakeCloud {
         Arc::new(self.clone())
     }
 
-    fn fail(&self, action: Action, fault: Fault) {
-        self.0.state.lock().faults.entry(action).or_default().push_back(fault);
-    }
-
-    fn throttle(&self, every: Option<u64>) {
-        self.set(|behavior| behavior.throttled_every = every);
+    fn faults(&self) -> &CallFaults {
+        &self.0.faults
     }
 
     fn set_visible(&self, visible: bool) {
@@ -132,17 +128,5 @@ impl TestCloud for FakeCloud {
 
     fn add_group(&self, owner: &Owner) -> GroupRef {
         self.add_named_group(owner, &identity::name(&owner.pod.uid, owner.attempt))
-    }
-
-    fn calls(&self, action: Action) -> u64 {
-        Self::calls(self, action)
-    }
-
-    fn total_calls(&self) -> u64 {
-        Self::total_calls(self)
-    }
-
-    fn failed_calls(&self) -> u64 {
-        Self::failed_calls(self)
     }
 }

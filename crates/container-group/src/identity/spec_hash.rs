@@ -71,6 +71,13 @@ impl SpecHash {
         parts.next().is_none().then_some(hash)
     }
 
+    /// The hashes after an update of a running group, which changes images and resources and nothing else.
+    #[must_use]
+    pub fn updated_to(&self, desired: &Self) -> Self {
+        let Self { images, resources, .. } = desired.clone();
+        Self { images, resources, ..self.clone() }
+    }
+
     /// What differs.
     pub fn changes(&self, other: &Self) -> SpecChange {
         SpecChange {

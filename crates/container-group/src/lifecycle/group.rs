@@ -14,6 +14,10 @@ use crate::backend::{GroupRef, GroupState, Observed};
 
 /// How often a group has to be missing, before it is asked for by its id.
 const ABSENCES: u32 = 2;
+/// For how long a group that no list has ever shown is not believed to be gone for that reason.
+const UNPROVEN: Duration = Duration::from_mins(15);
+/// How long the end of a group is not told, because what the cloud says about it was not read yet.
+const EXPLANATION_PATIENCE: Duration = Duration::from_mins(1);
 
 /// A group of a pod.
 #[derive(Debug)]
@@ -30,6 +34,10 @@ pub struct Group {
     checked: Option<Duration>,
     check_wanted: bool,
     absences: u32,
+    /// Whether a list has to say whether it is missing: an answer that asked for it did not show it.
+    list_wanted: bool,
+    /// Whether a list or an answer that asked for it has ever shown it.
+    is_confirmed: bool,
     /// When it was last missing.
     missed: Duration,
     removal: Removal,
@@ -77,6 +85,8 @@ impl Group {
             checked: by_id.then_some(now),
             check_wanted: false,
             absences: 0,
+            list_wanted: false,
+            is_confirmed: by_id,
             missed: Duration::ZERO,
             removal: Removal::No,
             is_duplicate: false,
@@ -121,12 +131,41 @@ impl Group {
         self.is_accepted() || self.is_being_deleted()
     }
 
+    /// Whether only a list can say now whether it is there. An answer that asked for it is also empty where we may not see our groups, which
+    /// a list shows by all that it lacks.
+    pub fn wants_list(&self) -> bool {
+        self.list_wanted
+    }
+
+    /// Whether that nothing but the answer to its create and the feed has shown it says that we may not see our groups. Not for ever: it may
+    /// have gone before anything else could show it.
+    pub fn is_unproven(&self, now: Duration) -> bool {
+        !self.is_confirmed && now < self.since + UNPROVEN
+    }
+
+    /// A list has shown it.
+    pub(crate) fn confirm(&mut self) {
+        self.is_confirmed = true;
+    }
+
+    /// Whether it has ended, and what the cloud says about its end was not read yet.
+    pub fn is_unexplained(&self) -> bool {
+        self.has_ended() && !self.is_accepted() && matches!(self.detail, Detail::Due(_))
+    }
+
+    /// Whether what the cloud says about its end is read soon, and should be awaited.
+    pub fn awaits_explanation(&self, now: Duration) -> bool {
+        self.is_unexplained() && matches!(self.detail, Detail::Due(at) if now < at + EXPLANATION_PATIENCE)
+    }
+
+    /// Whether it was known to be there: a list that lacks it, and all others, is not believed.
+    pub fn is_known(&self, now: Duration, consistency: Duration) -> bool {
+        self.removal == Removal::No && !self.is_being_deleted() && self.may_be_missing(now, consistency)
+    }
+
     /// Whether its disappearance would be a surprise.
     pub fn is_expected(&self, now: Duration, consistency: Duration) -> bool {
-        self.removal == Removal::No
-            && !self.has_ended()
-            && !self.is_being_deleted()
-            && self.may_be_missing(now, consistency)
+        self.is_known(now, consistency) && !self.has_ended()
     }
 
     /// Whether a list that does not show it means something: it is old enough to be in all lists.
@@ -205,8 +244,20 @@ impl Group {
         }
     }
 
+    /// Lets the delete of a duplicate be repeated, whatever became of the last one.
+    pub(super) fn repeat_removal(&mut self) {
+        self.removal = Removal::No;
+    }
+
+    /// Whether the delete of a duplicate is to be repeated: it failed, or was accepted and nothing came of it.
     pub(super) fn has_failed_removal(&self, now: Duration) -> bool {
-        matches!(self.removal, Removal::Failed { retry_at } if retry_at <= now)
+        match self.removal {
+            Removal::Failed { retry_at } => retry_at <= now,
+            Removal::Accepted { again_at, .. } => {
+                self.is_duplicate && !self.is_being_deleted() && again_at <= now
+            }
+            _ => false,
+        }
     }
 
     pub(super) fn wants_removal(&self, now: Duration) -> bool {
@@ -217,11 +268,13 @@ impl Group {
         }
     }
 
-    /// When a delete is to be repeated; one that was accepted only if the pod is to stop.
+    /// When a delete is to be repeated; one that was accepted only if the pod is to stop, or has another group.
     pub(super) fn deadline(&self, stops: bool) -> Option<Duration> {
         match self.removal {
             Removal::Failed { retry_at } => Some(retry_at),
-            Removal::Accepted { again_at, .. } => Some(again_at).filter(|_| stops),
+            Removal::Accepted { again_at, .. } => {
+                Some(again_at).filter(|_| stops || (self.is_duplicate && !self.is_being_deleted()))
+            }
             _ => None,
         }
     }
@@ -229,12 +282,15 @@ impl Group {
     /// It was seen. Returns whether anything but its events is new.
     pub(super) fn update(&mut self, now: Duration, newer: Observed, by_id: bool) -> bool {
         self.absences = 0;
+        self.list_wanted = false;
         self.seen = now;
         if by_id {
+            self.is_confirmed = true;
             self.checked = Some(now);
             self.check_wanted = false;
         }
         let complete = newer.complete;
+        let was_unexplained = self.is_unexplained();
         let (before, was_starting) = (self.observed.clone(), self.is_starting());
         self.is_new = false;
         self.observed = before.clone().updated_by(newer);
@@ -258,13 +314,18 @@ impl Group {
             Detail::Due(at) if !has_started => Detail::Due(at),
             _ => Detail::Due(now),
         };
-        changed
+        // That nothing more is to be said about its end is news, too.
+        changed || (was_unexplained && !self.is_unexplained())
     }
 
     /// It was missing. Returns whether that is enough to believe that it is gone.
     pub(super) fn count_absence(&mut self, now: Duration, by_id: bool) -> bool {
         let enough = self.absences >= self.needed_absences() && by_id;
-        self.absences += 1;
+        // The first to miss it is a list, which was checked for what else it lacks.
+        if !by_id || self.is_accepted() || self.absences > 0 {
+            self.absences += 1;
+        }
+        self.list_wanted = by_id && self.absences == 0;
         self.missed = now;
         enough
     }

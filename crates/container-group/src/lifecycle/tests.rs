@@ -110,6 +110,19 @@ fn a_create_that_cannot_be_repeated_safely_waits_until_the_lists_are_up_to_date(
 }
 
 #[test]
+fn a_create_whose_answer_is_lost_after_its_group_was_seen_is_done() {
+    for class in [Class::Ambiguous, Class::Conflict] {
+        let mut bench = Bench::new(Idempotency::Token);
+        let (id, attempt) = bench.begin_create();
+        bench.handle(|pod, around| {
+            pod.sighted(around, attempt, observed("a", 1), false);
+        });
+        let actions = bench.answer_create(id, class);
+        assert_eq!(actions, [Action::Settle(Request::Create, Ok(()))]);
+    }
+}
+
+#[test]
 fn an_incomplete_lookup_proves_nothing() {
     let mut bench = Bench::new(Idempotency::Token);
     let (id, _) = bench.begin_create();
@@ -250,6 +263,43 @@ fn a_delete_of_a_duplicate_that_failed_is_repeated_only_after_both_were_seen_aga
         matches!(&actions[..], [Action::Delete { group: removed, .. }] if *removed == group("b")),
         "{actions:?}"
     );
+}
+
+#[test]
+fn a_duplicate_that_stays_although_its_delete_was_accepted_is_deleted_again() {
+    let mut bench = Bench::new(Idempotency::None);
+    bench.run_group();
+    let see = |bench: &mut Bench, id: &'static str, created: i64| {
+        bench.handle(|pod, around| {
+            pod.sighted(around, 1, observed(id, created), true);
+        })
+    };
+    see(&mut bench, "b", 2);
+    let actions = see(&mut bench, "a", 1);
+    let Action::Delete { id, .. } = actions[1] else { panic!("{actions:?}") };
+    assert!(bench.pod.start(id, true));
+    bench.handle(|pod, around| pod.deleted(around, id, Ok(Deletion::Accepted)));
+    bench.now += DELETE_AGAIN;
+    assert_eq!(bench.pod.deadline(true), Some(bench.now));
+    bench.handle(PodGroups::tick);
+    see(&mut bench, "b", 2);
+    let actions = see(&mut bench, "a", 1);
+    assert!(
+        matches!(&actions[..], [Action::Delete { group: removed, .. }] if *removed == group("b")),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn answers_that_asked_for_a_group_never_prove_alone_that_it_is_gone() {
+    let mut bench = Bench::new(Idempotency::Token);
+    bench.run_group();
+    for _ in 0..10 {
+        assert_eq!(bench.handle(|pod, around| pod.absent(around, "a", true)), []);
+        assert!(bench.pod.groups()[0].wants_list());
+    }
+    assert_eq!(bench.handle(|pod, around| pod.absent(around, "a", false)), []);
+    assert!(!bench.pod.groups()[0].wants_list());
 }
 
 #[test]

@@ -56,6 +56,12 @@ impl Schedule {
         self.next_at
     }
 
+    /// The groups have to be listed now.
+    pub fn begin(&mut self, now: Duration) {
+        self.next_at = now;
+        self.not_before = now;
+    }
+
     /// Consecutive polls that have failed.
     pub fn failures(&self) -> usize {
         self.failures

@@ -33,14 +33,14 @@ impl Reconciler {
     pub(super) fn begin_run(&mut self, now: Duration, effects: &mut Vec<Effect>) {
         let id = self.ids.issue();
         let (stage, call) = if let Some(followed) = self.followed.filter(|_| !self.needs_list(now)) {
-            let before = now.saturating_sub(followed) + FEED_MARGIN;
-            let call = PollCall::Changes { before, page: None };
-            (Stage::Feed { before, pages: Pages::default() }, call)
+            let since = followed.saturating_sub(FEED_MARGIN);
+            let call = PollCall::Changes { since, page: None };
+            (Stage::Feed { since, pages: Pages::default() }, call)
         } else {
             let call = PollCall::Observe { name: None, page: None };
             (Stage::List(Pages::default()), call)
         };
-        self.run = Some(Run::new(id, now, stage));
+        self.run = Some(Run::new(id, now, stage, call.clone()));
         effects.push(Effect::Poll { id, call });
     }
 
@@ -48,25 +48,38 @@ impl Reconciler {
         let pause = RELIST.max(RELIST_PER_CALL * self.list_calls);
         let outdated = self.listed.is_none_or(|listed| now >= listed + pause);
         // An earlier process may have created something that the first list did not show yet.
-        let uncertain = !self.certain && now >= self.policy.consistency;
+        let uncertain = !self.certain && now >= self.session + self.policy.consistency;
         let leaving = self.groups().filter(|(_, group)| group.is_leaving()).count();
         let cheaper = leaving.div_ceil(self.policy.detail_batch) > self.list_calls as usize;
-        !self.policy.feed || !self.synced || outdated || uncertain || self.blind.is_some() || cheaper
+        let wanted = || self.groups().any(|(_, group)| group.wants_list());
+        !self.policy.feed
+            || !self.synced
+            || outdated
+            || uncertain
+            || self.blind.is_some()
+            || cheaper
+            || wanted()
     }
 
     pub(super) fn poll_answered(&mut self, now: Duration, answer: Answer, effects: &mut Vec<Effect>) {
         let Some(mut run) = self.run.take() else { return };
+        if let Answer::Page(Err(error)) | Answer::Details(Err(error)) = &answer
+            && run.repeats(error)
+        {
+            let call = run.call.clone();
+            return self.call(run, call, effects);
+        }
         match (std::mem::replace(&mut run.stage, Stage::List(Pages::default())), answer) {
-            (Stage::Feed { before, mut pages }, Answer::Page(Ok(page))) => {
+            (Stage::Feed { since, mut pages }, Answer::Page(Ok(page))) => {
                 match self.page_sighted(now, &mut pages, page, effects) {
                     Progress::Next(token) => {
-                        run.stage = Stage::Feed { before, pages };
-                        self.call(run, PollCall::Changes { before, page: Some(token) }, effects);
+                        run.stage = Stage::Feed { since, pages };
+                        self.call(run, PollCall::Changes { since, page: Some(token) }, effects);
                     }
                     Progress::End { complete, seen } => {
                         if complete {
                             self.followed = Some(run.begun);
-                            self.missed_in_feed(now, &run, before, &seen, effects);
+                            self.missed_in_feed(now, &run, since, &seen, effects);
                         }
                         self.read_details(now, run, effects);
                     }
@@ -118,7 +131,7 @@ impl Reconciler {
 
     fn call(&mut self, mut run: Run, call: PollCall, effects: &mut Vec<Effect>) {
         let id = self.ids.issue();
-        run.advance(id);
+        run.advance(id, call.clone());
         self.run = Some(run);
         effects.push(Effect::Poll { id, call });
     }
@@ -166,7 +179,7 @@ impl Reconciler {
             .collect();
         let missing: Vec<GroupRef> =
             expected.iter().filter(|group| !seen.contains(&group.id)).map(|group| (*group).clone()).collect();
-        if missing.len() < 2 || missing.len() * 2 <= expected.len() {
+        if !self.is_doubtful(&run, &missing, expected.len(), &seen) {
             self.apply_list(now, &mut run, &seen, effects);
             return self.read_details(now, run, effects);
         }
@@ -184,6 +197,28 @@ impl Reconciler {
         };
         run.stage = Stage::Verify { seen, missing, control };
         self.call(run, call, effects);
+    }
+
+    /// Whether a complete list that lacks these groups may be that of a caller who may not see them.
+    fn is_doubtful(
+        &self,
+        run: &Run,
+        missing: &[GroupRef],
+        expected: usize,
+        seen: &HashSet<Arc<str>>,
+    ) -> bool {
+        if missing.len() >= 2 && missing.len() * 2 > expected {
+            return true;
+        }
+        let groups = || self.groups().map(|(_, group)| group);
+        let sees_any = groups().any(|group| seen.contains(&group.group().id));
+        if missing.is_empty() || sees_any {
+            return false;
+        }
+        // Those that have ended should be in the list, too. And who has never seen a group may not be allowed to.
+        let known = groups().filter(|group| group.is_known(run.begun, self.policy.consistency)).count();
+        let is_missing = |group: &&Group| missing.contains(group.group());
+        known >= 2 || groups().filter(is_missing).any(|group| group.is_unproven(run.begun))
     }
 
     /// Whether a call that asked for missing groups and for one that is there found only the latter.
@@ -213,6 +248,9 @@ impl Reconciler {
         effects: &mut Vec<Effect>,
     ) {
         run.listed = true;
+        for groups in self.pods.values_mut() {
+            groups.confirm(seen);
+        }
         self.set_blind(None, effects);
         self.listed = Some(run.begun);
         self.followed = Some(run.begun);
@@ -226,7 +264,7 @@ impl Reconciler {
         for (uid, id) in missing {
             self.with(now, &uid, effects, |groups, around| groups.absent(around, &id, false));
         }
-        let certain = run.begun >= consistency;
+        let certain = run.begun >= self.session + consistency;
         if !self.synced || certain != self.certain {
             let first = !std::mem::replace(&mut self.synced, true);
             self.certain |= certain;
@@ -248,14 +286,14 @@ impl Reconciler {
         &mut self,
         now: Duration,
         run: &Run,
-        before: Duration,
+        since: Duration,
         seen: &HashSet<Arc<str>>,
         effects: &mut Vec<Effect>,
     ) {
         if seen.is_empty() || self.blind.is_some() {
             return;
         }
-        let since = now.saturating_sub(before) + FEED_ROUNDING;
+        let since = since + FEED_ROUNDING;
         let missed: Vec<_> = self
             .groups()
             .filter(|(_, group)| group.is_missed_in_feed(since) && !seen.contains(&group.group().id))

@@ -1,4 +1,4 @@
-//! What users see of the engine: quota, stock, updates, logs, usage, commands, prices.
+//! What users see of the engine: stock, updates, logs, usage, commands, prices.
 
 use std::{fmt::Write as _, sync::Arc, time::Duration};
 
@@ -7,89 +7,23 @@ use jiff::Timestamp;
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::api::resource::Quantity as ApiQuantity};
 use vk_container_group::{
     backend::{Action, Price},
-    conformance::{CaseContext, Node, TestCloud as _, pod, pod_with_secret, reference},
-    engine::FileUpdates,
+    conformance::{CaseContext, Node, TestCloud as _, reference},
     fake::{FakeCloud, Fault},
 };
 use vk_provider::{
-    Error, Provider as _, Quantity,
+    Provider as _,
     ability::{ExecOptions, LogBody, LogOptions},
     error::Kind,
 };
 use vk_supervisor::{Clock, Supervisor};
 
+use super::support::{create, new_pod, set_image, start, update};
+
 const SECOND: Duration = Duration::from_secs(1);
-
-/// A cloud, and a node on it that has read its groups.
-async fn start() -> (CaseContext<FakeCloud>, Node<FakeCloud>) {
-    let clock = Clock::following_tokio(Timestamp::from_second(1_800_000_000).expect("a valid time"));
-    let context = CaseContext { cloud: FakeCloud::new(clock.clone()), clock };
-    let node = Node::start(&context);
-    node.pods().await.expect("the groups are listed");
-    (context, node)
-}
-
-fn new_pod(context: &CaseContext<FakeCloud>, number: u32) -> Pod {
-    pod("web", number, context.clock.now())
-}
 
 fn with_zones(mut pod: Pod, zones: &str) -> Pod {
     pod.metadata.annotations = Some([("fake/zones".to_owned(), zones.to_owned())].into());
     pod
-}
-
-async fn create(node: &Node<FakeCloud>, pod: &Pod) -> Result<(), Error> {
-    node.engine.create_pod(node.bundle(pod)).await
-}
-
-async fn update(node: &Node<FakeCloud>, pod: &Pod) -> Result<(), Error> {
-    node.engine.update_pod(node.bundle(pod)).await
-}
-
-fn set_image(pod: &mut Pod, image: &str) {
-    pod.spec.as_mut().expect("a spec").containers[0].image = Some(image.to_owned());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_full_quota_is_shown_with_limit_and_usage_and_not_tried_again_for_a_minute() {
-    let (context, node) = start().await;
-    context.cloud.set(|behavior| behavior.quota = Some(1));
-    create(&node, &new_pod(&context, 1)).await.unwrap();
-    let refused = create(&node, &new_pod(&context, 2)).await.unwrap_err();
-    assert_eq!(*refused.kind(), Kind::Exhausted);
-    let calls = context.cloud.calls(Action::Create);
-    let refused = create(&node, &new_pod(&context, 2)).await.unwrap_err();
-    assert_eq!((refused.kind(), context.cloud.calls(Action::Create)), (&Kind::Exhausted, calls));
-    context.cloud.set(|behavior| behavior.quota = Some(2));
-    node.create(&new_pod(&context, 2)).await;
-    assert_eq!(context.cloud.seen_groups().len(), 2);
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_node_offers_no_more_than_what_is_left_of_the_quota() {
-    let (context, node) = start().await;
-    context.cloud.set(|behavior| behavior.quota = Some(3));
-    let cpu = || node.template().allocatable.get("cpu").copied();
-    node.until("the quota is read", async || cpu() == Some(Quantity::units(3))).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn pods_that_run_count_with_what_is_left_of_the_quota() {
-    let clock = Clock::following_tokio(Timestamp::from_second(1_800_000_000).expect("a valid time"));
-    let context = CaseContext { cloud: FakeCloud::new(clock.clone()), clock };
-    context.cloud.set(|behavior| behavior.quota = Some(3));
-    let supervisor = Supervisor::new();
-    let budget = Node::<FakeCloud>::budget(&supervisor, 1000.0, 1000.0);
-    let node = Node::start_with(&context, "vk", budget, supervisor, |settings| {
-        settings.capacity = [("pods".to_owned(), Quantity::units(100))].into();
-    });
-    node.create(&new_pod(&context, 1)).await;
-    tokio::time::sleep(600 * SECOND).await;
-    assert_eq!(
-        node.template().allocatable.get("pods"),
-        Some(&Quantity::units(3)),
-        "two are left, and one runs"
-    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -399,47 +333,6 @@ async fn a_group_that_the_core_does_not_know_is_counted_as_orphaned() {
     };
     context.cloud.add_group(&owner);
     node.until("it is counted", async || sample(&node, "cloud_orphaned", "") > 0.5).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn files_that_change_are_replaced_where_the_settings_and_the_cloud_allow_it() {
-    use vk_provider::resolve::{File, FileSet, Origin};
-
-    let clock = Clock::following_tokio(Timestamp::from_second(1_800_000_000).expect("a valid time"));
-    let context = CaseContext { cloud: FakeCloud::new(clock.clone()), clock };
-    let supervisor = Supervisor::new();
-    let budget = Node::<FakeCloud>::budget(&supervisor, 1000.0, 1000.0);
-    let node = Node::start_with(&context, "vk", budget, supervisor, |settings| {
-        settings.file_updates = FileUpdates::Replace;
-    });
-    let expires = Some(context.clock.now() + jiff::SignedDuration::from_hours(1));
-    let files = |content: &'static str| {
-        let file = File::new(content, 0o600, Origin::Secret);
-        FileSet { files: [("token".to_owned(), file)].into(), expires }
-    };
-    node.files.send_replace(files("first"));
-    let pod = pod_with_secret("web", 1, context.clock.now());
-    node.create(&pod).await;
-    node.phase(&pod, "Running").await;
-    let updates = || context.cloud.calls(Action::Update);
-    assert_eq!(updates(), 0);
-    node.files.send_replace(files("second"));
-    node.until("the files are replaced", async || node.reasons(&pod).contains(&"FilesUpdated".to_owned()))
-        .await;
-    assert_eq!(updates(), 1);
-    context.cloud.fail(Action::Update, Fault::Refused(vk_container_group::backend::Class::Unavailable));
-    node.files.send_replace(files("third"));
-    node.until("they are replaced after a failure", async || updates() == 3).await;
-    context.cloud.fail(Action::Update, Fault::Refused(vk_container_group::backend::Class::Invalid));
-    node.files.send_replace(files("fourth"));
-    node.until("a refusal is an event", async || node.reasons(&pod).contains(&"FilesNotUpdated".to_owned()))
-        .await;
-    assert_eq!(updates(), 4);
-    assert!(!node.reasons(&pod).contains(&"TokenNotRenewed".to_owned()), "tokens are renewed");
-    node.end_session().await;
-    node.files.send_replace(files("fifth"));
-    tokio::time::sleep(600 * SECOND).await;
-    assert_eq!(updates(), 4, "a process that does not own the node writes nothing");
 }
 
 #[tokio::test(start_paused = true)]

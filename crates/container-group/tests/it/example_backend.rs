@@ -185,7 +185,7 @@ async fn the_example_of_the_guide_runs_and_deletes_a_pod_and_refuses_another() {
     });
     let bundle = |pod: &k8s_openapi::api::core::v1::Pod| PodBundle {
         pod: Arc::new(pod.clone()),
-        resolver: Arc::new(FixedResolver(tokio::sync::watch::Sender::new(FileSet::default()))),
+        resolver: Arc::new(FixedResolver::new(FileSet::default())),
     };
     let mut pod = vk_container_group::conformance::pod("web", 1, clock.now());
     engine.create_pod(bundle(&pod)).await.unwrap();

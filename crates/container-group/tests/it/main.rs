@@ -5,7 +5,12 @@
 mod conformance;
 mod engine;
 mod example_backend;
+mod files;
 mod inventory;
+mod logs;
+mod observation;
+mod quota;
 mod recorder;
 mod secrets;
+mod support;
 mod vendor_signatures;

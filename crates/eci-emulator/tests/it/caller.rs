@@ -38,7 +38,8 @@ impl Answer {
     }
 }
 
-fn encode(text: &str) -> String {
+/// Percent-encoded.
+pub(crate) fn encode(text: &str) -> String {
     let mut encoded = String::new();
     for byte in text.bytes() {
         if byte.is_ascii_alphanumeric() || b"-_.~".contains(&byte) {

@@ -9,3 +9,4 @@ mod lifecycle;
 mod processes;
 mod rules;
 mod vendor;
+mod vendor_signatures;

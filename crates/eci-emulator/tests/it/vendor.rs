@@ -1,6 +1,9 @@
 //! The emulator, as the vendor's SDK and its models see it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use jiff::SignedDuration;
 use serde_json::{Value, json};
@@ -11,6 +14,11 @@ use crate::caller::{call, create, simulated};
 
 /// What the peer understood, by step.
 async fn peer() -> (EciEmulator, BTreeMap<String, Value>) {
+    peer_with(None).await
+}
+
+/// The same with something wrong.
+async fn peer_with(planted: Option<Rule>) -> (EciEmulator, BTreeMap<String, Value>) {
     let mut options = Options::new();
     options.settings.timing = Timing::instant();
     // Long enough for another call.
@@ -20,6 +28,9 @@ async fn peer() -> (EciEmulator, BTreeMap<String, Value>) {
     options.keys.insert("temporary".to_owned(), temporary(now + SignedDuration::from_hours(1)));
     options.keys.insert("expired".to_owned(), temporary(now));
     let emulator = EciEmulator::start(options).await.unwrap();
+    if let Some(rule) = planted {
+        emulator.add_fault(rule);
+    }
     let endpoint = emulator.endpoint();
     let lines = tokio::task::spawn_blocking(move || vendor::run("peer.py", &["eci", &endpoint], &[]));
     let lines = tokio::time::timeout(Duration::from_mins(2), lines).await.unwrap().unwrap();
@@ -28,6 +39,23 @@ async fn peer() -> (EciEmulator, BTreeMap<String, Value>) {
         (line["step"].as_str().unwrap().to_owned(), line)
     });
     (emulator, steps.collect())
+}
+
+/// How many groups the SDK has not found on the pages that it read, of all that the first one counts.
+fn missing_from_pages(steps: &BTreeMap<String, Value>) -> u64 {
+    let page = |step: &str| &steps[step]["answer"];
+    let pages = ["first page", "second page"].map(|step| page(step)["ContainerGroups"].as_array().unwrap());
+    let ids: BTreeSet<&str> =
+        pages.into_iter().flatten().map(|group| group["ContainerGroupId"].as_str().unwrap()).collect();
+    page("first page")["TotalCount"].as_u64().unwrap() - ids.len() as u64
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the vendor SDKs: make test"]
+async fn a_lost_page_is_noticed() {
+    let lost = Rule::always(Fault::LostPage).of("DescribeContainerGroups").on_page(2);
+    let (_, steps) = peer_with(Some(lost)).await;
+    assert_eq!(missing_from_pages(&steps), 3);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -66,9 +94,9 @@ async fn the_vendors_sdk_understands_every_answer_and_every_error() {
     assert_eq!(described["Volumes"][0]["ConfigFileVolumeConfigFileToPaths"][0]["Content"], "aGVsbG8=");
     assert_eq!(described["Volumes"][4]["NFSVolumeServer"], "nas");
 
+    assert_eq!(missing_from_pages(&steps), 0);
     assert_eq!(answer("first page")["ContainerGroups"].as_array().unwrap().len(), 20);
     assert_eq!(answer("first page")["TotalCount"], 23);
-    assert_eq!(answer("second page")["ContainerGroups"].as_array().unwrap().len(), 3);
     assert_eq!(answer("second page")["NextToken"], "");
     assert_eq!(answer("by tag")["Data"].as_array().unwrap().len(), 1);
     let status = &answer("by tag")["Data"][0]["PodStatus"];

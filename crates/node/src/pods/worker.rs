@@ -249,6 +249,10 @@ impl Worker {
             self.cancel_call(cx);
             self.termination.deletion_seen(&pod, found, cx.now);
         }
+        if found && terminating && self.backend.is_absent() && !vk_provider::pod::is_terminal(&pod) {
+            // Another process may have created it just before it was deleted: only the answer to a delete call says that nothing runs.
+            self.backend.set_present();
+        }
         let before = self.spec.desired();
         if !terminating && before.is_some_and(|before| before != fingerprint) {
             // The newest version does not wait for the retries of an older one.

@@ -5,14 +5,15 @@
 //! ServiceAccount, or of that of placement if ours is a person's, whose only audience is [`TOKEN_AUDIENCE`], so that the API server accepts it for
 //! no request.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::HeaderValue;
 use k8s_openapi::api::{
     authentication::v1::{TokenRequest, TokenRequestSpec},
     core::v1::ServiceAccount,
 };
-use tokio::{sync::Mutex, time::Instant};
+use parking_lot::Mutex;
+use tokio::{sync::Mutex as AsyncMutex, task::JoinSet, time::Instant};
 use tracing::warn;
 use vk_kube::{Client, Credentials, Kind, Objects};
 use vk_provider::placement::TOKEN_AUDIENCE;
@@ -37,8 +38,11 @@ pub(super) struct NodeTokens {
     placement: ServiceAccountName,
     /// Limit of a request to the API server.
     limit: Duration,
-    /// Locked during a request, so that there is one at a time, for which all others wait.
+    /// Locked during a request, so that there is one at a time. Those who have no token wait for it.
+    requesting: Arc<AsyncMutex<()>>,
     state: Mutex<State>,
+    /// Renews the token while the old one is used.
+    renewal: Mutex<JoinSet<()>>,
 }
 
 /// The header `Authorization` of a request to a node.
@@ -83,12 +87,13 @@ impl NodeTokens {
     /// Requests tokens with this client. They change nothing, so no fence holds them back.
     pub(super) fn new(client: &Client, limit: Duration, namespace: &str) -> Self {
         let placement = ServiceAccountName { namespace: namespace.to_owned(), name: rbac::NAME.to_owned() };
-        Self { client: client.unfenced(), placement, limit, state: Mutex::default() }
+        let (requesting, state, renewal) = Default::default();
+        Self { client: client.unfenced(), placement, limit, requesting, state, renewal }
     }
 
     /// What a node gets, if these credentials have a token.
     pub(super) async fn authorization(
-        &self,
+        self: &Arc<Self>,
         credentials: &Credentials,
     ) -> Result<Option<NodeAuthorization>, AskError> {
         let Some(own) = credentials.authorization().await? else { return Ok(None) };
@@ -96,27 +101,81 @@ impl NodeTokens {
             Some(name) => Account { name, is_own: true },
             None => Account { name: self.placement.clone(), is_own: false },
         };
-        let value = self.state.lock().await.token(self, &issued_to).await?;
+        if let Some(value) = self.current(&issued_to) {
+            return Ok(Some(NodeAuthorization { value, issued_to }));
+        }
+        let _one_at_a_time = self.requesting.lock().await;
+        let value = match self.current(&issued_to) {
+            Some(value) => value,
+            None => self.renew(&issued_to).await?,
+        };
         Ok(Some(NodeAuthorization { value, issued_to }))
+    }
+
+    /// The token of the account, if it is valid. At 80 % of its life it is renewed, and used until that has succeeded or it expires: nobody
+    /// waits for a slow API server as long as there is a token.
+    fn current(self: &Arc<Self>, account: &Account) -> Option<HeaderValue> {
+        let now = Instant::now();
+        let (value, is_due) = {
+            let state = self.state.lock();
+            let token = state.token.as_ref();
+            let token = token.filter(|token| token.account == *account && now < token.expires)?;
+            (token.value.clone(), token.renew_at <= now && state.failure(account, now).is_none())
+        };
+        if is_due && let Ok(one_at_a_time) = Arc::clone(&self.requesting).try_lock_owned() {
+            let (tokens, account) = (Arc::downgrade(self), account.clone());
+            let mut renewal = self.renewal.lock();
+            while renewal.try_join_next().is_some() {}
+            renewal.spawn(async move {
+                let _one_at_a_time = one_at_a_time;
+                let Some(tokens) = tokens.upgrade() else { return };
+                if let Err(error) = tokens.renew(&account).await {
+                    warn!(%error, "cannot renew the token for nodes: using the old one");
+                }
+            });
+        }
+        Some(value)
+    }
+
+    /// Requests a token and keeps it. After a failure, none is requested for a while.
+    async fn renew(&self, account: &Account) -> Result<HeaderValue, AskError> {
+        if let Some(error) = self.state.lock().failure(account, Instant::now()) {
+            return Err(error.clone());
+        }
+        let issued = self.request(account).await;
+        let mut state = self.state.lock();
+        match issued {
+            Ok(token) => {
+                let value = token.value.clone();
+                (state.token, state.failure) = (Some(token), None);
+                Ok(value)
+            }
+            Err(error) => {
+                let (account, retry_at) = (account.clone(), Instant::now() + RETRY);
+                state.failure = Some(Failure { account, error: error.clone(), retry_at });
+                Err(error)
+            }
+        }
     }
 
     /// Another token instead of one that a node has rejected, if there is one.
     pub(super) async fn replacement(&self, rejected: &NodeAuthorization) -> Option<NodeAuthorization> {
         let issued_to = &rejected.issued_to;
-        let mut state = self.state.lock().await;
-        let now = Instant::now();
-        let may_replace = state.replaced.is_none_or(|at| now.duration_since(at) >= REPLACEMENT_PERIOD);
-        if let Some(token) = &mut state.token
-            && token.value == rejected.value
+        let _one_at_a_time = self.requesting.lock().await;
         {
-            if !may_replace {
+            let (mut state, now) = (self.state.lock(), Instant::now());
+            let token =
+                state.token.as_ref().filter(|token| token.account == *issued_to && now < token.expires);
+            if let Some(token) = token.filter(|token| token.value != rejected.value) {
+                return Some(NodeAuthorization { value: token.value.clone(), issued_to: issued_to.clone() });
+            }
+            if state.replaced.is_some_and(|at| now.duration_since(at) < REPLACEMENT_PERIOD) {
                 return None;
             }
-            token.renew_at = now;
             state.replaced = Some(now);
         }
-        let value = state.token(self, issued_to).await.ok()?;
-        (value != rejected.value).then(|| NodeAuthorization { value, issued_to: issued_to.clone() })
+        let value = self.renew(issued_to).await.ok()?;
+        Some(NodeAuthorization { value, issued_to: issued_to.clone() })
     }
 
     /// Requests a token (TokenRequest).
@@ -156,34 +215,10 @@ impl NodeTokens {
 // === impl State ===
 
 impl State {
-    /// A token of the account that is valid, and is renewed at 80 % of its life. One that cannot be renewed is used until it expires.
-    async fn token(&mut self, tokens: &NodeTokens, account: &Account) -> Result<HeaderValue, AskError> {
-        let now = Instant::now();
-        let current = self.token.as_ref().filter(|token| token.account == *account && now < token.expires);
-        if let Some(token) = current.filter(|token| now < token.renew_at) {
-            return Ok(token.value.clone());
-        }
-        let current = current.map(|token| token.value.clone());
+    /// Why no token is requested now.
+    fn failure(&self, account: &Account, now: Instant) -> Option<&AskError> {
         let failure = self.failure.as_ref();
         let failure = failure.filter(|failure| failure.account == *account && now < failure.retry_at);
-        let error = match failure {
-            Some(failure) => failure.error.clone(),
-            None => match tokens.request(account).await {
-                Ok(token) => {
-                    let value = token.value.clone();
-                    (self.token, self.failure) = (Some(token), None);
-                    return Ok(value);
-                }
-                Err(error) => {
-                    if current.is_some() {
-                        warn!(%error, "cannot renew the token for nodes: using the old one");
-                    }
-                    let (account, retry_at) = (account.clone(), Instant::now() + RETRY);
-                    self.failure = Some(Failure { account, error: error.clone(), retry_at });
-                    error
-                }
-            },
-        };
-        current.ok_or(error)
+        failure.map(|failure| &failure.error)
     }
 }

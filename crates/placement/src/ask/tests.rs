@@ -272,3 +272,114 @@ async fn a_node_of_this_process_is_asked_directly() {
     client.ask(&node.object(), &question()).await.unwrap();
     assert_eq!((provider.asked.load(Ordering::Relaxed), node.connections()), (1, 1));
 }
+
+#[tokio::test]
+async fn an_answer_is_limited_by_the_question() {
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let refused = |causes: usize, text: &str| {
+        let why = vec![json!({"text": text, "nodes": 1}); causes];
+        json!({"verdicts": [{"verdict": "refused", "lasting": false, "why": why}]}).to_string()
+    };
+    let node = FakeNode::start(ServingPair::new(), StatusCode::OK, &refused(190_000, "")).await;
+    let error = client.ask(&node.object(), &question()).await.unwrap_err().to_string();
+    assert!(error.contains("more than"), "{error}");
+    let answer = client.ask(&node.object(), &FitQuery { explain: true, ..question() }).await.unwrap();
+    let Verdict::Refused { why, .. } = &answer.verdicts[0] else { panic!("{answer:?}") };
+    assert_eq!(why.len(), 190_000, "a person wants to see all");
+}
+
+#[tokio::test]
+async fn a_verdict_is_cut_on_arrival() {
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let long = "x".repeat(1000);
+    let why: Vec<Value> = (1..=30).map(|nodes| json!({"text": &long, "nodes": nodes})).collect();
+    let unknown = json!({"verdict": "unknown", "why": &long});
+    let body = json!({"verdicts": [{"verdict": "refused", "lasting": true, "why": why}, unknown], "bestNodes": [[], []]});
+    let node = FakeNode::start(ServingPair::new(), StatusCode::OK, &body.to_string()).await;
+    let pod = Arc::new(Pod::default());
+    let query = FitQuery { pods: vec![Arc::clone(&pod), pod], ..FitQuery::default() };
+    let answer = client.ask(&node.object(), &query).await.unwrap();
+    let [Verdict::Refused { why, lasting: true }, Verdict::Unknown { why: unknown }] = &answer.verdicts[..]
+    else {
+        panic!("{answer:?}")
+    };
+    assert!(why.len() <= 9 && why.iter().all(|cause| cause.text.len() <= 300), "{} causes", why.len());
+    assert_eq!(
+        why.iter().map(|cause| cause.nodes).sum::<u32>(),
+        (1..=30).sum::<u32>(),
+        "no lower node is lost"
+    );
+    assert_eq!((unknown.len(), answer.best_nodes.clone()), (300, None));
+}
+
+/// Questions to this many nodes that do not answer.
+fn ask_all(
+    client: &FitClient,
+    node: &FakeNode,
+    nodes: std::ops::Range<usize>,
+    query: &FitQuery,
+) -> tokio::task::JoinSet<Result<FitAnswer, AskError>> {
+    let mut asking = tokio::task::JoinSet::new();
+    for number in nodes {
+        let (client, query, mut object) = (client.clone(), query.clone(), node.object());
+        object.metadata.name = Some(format!("vk-{number}"));
+        asking.spawn(async move { client.ask(&object, &query).await });
+    }
+    asking
+}
+
+async fn eventually(is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_mins(1), waiting).await.expect("it is so eventually");
+}
+
+/// A pod of which this many bytes decide.
+fn pod_of(bytes: usize) -> Arc<Pod> {
+    let pod = json!({"spec": {"containers": [], "nodeSelector": {"a": "x".repeat(bytes)}}});
+    Arc::new(serde_json::from_value(pod).unwrap())
+}
+
+#[tokio::test]
+async fn a_question_to_many_nodes_is_in_memory_once() {
+    let (client, _supervisor, _folder) = client(AskLimits::default()).await;
+    let node = FakeNode::start_silent(ServingPair::new()).await;
+    let query = FitQuery { pods: vec![pod_of(1 << 20)], held: vec![pod_of(1 << 10)], ..FitQuery::default() };
+    let asking = ask_all(&client, &node, 0..20, &query);
+    eventually(|| node.bodies().len() == 20).await;
+    let bytes = client.0.texts.bytes();
+    assert!((1 << 20..(1 << 20) + 1000).contains(&bytes), "{bytes} bytes");
+    for body in node.bodies() {
+        let seen: FitQuery = serde_json::from_slice(&body).unwrap();
+        assert_eq!((&seen.pods, &seen.held), (&query.pods, &query.held));
+    }
+    drop(asking);
+    eventually(|| client.0.texts.bytes() == 0).await;
+}
+
+#[tokio::test]
+async fn all_questions_together_have_a_limited_size_and_more_wait() {
+    let limits =
+        AskLimits { answer: Duration::from_secs(1), connect: Duration::from_mins(1), ..AskLimits::default() };
+    let (client, _supervisor, _folder) = client(limits).await;
+    let node = FakeNode::start_silent(ServingPair::new()).await;
+    let mut asking = tokio::task::JoinSet::new();
+    for number in 0..20 {
+        let query = FitQuery { pods: vec![pod_of(2 << 20)], ..FitQuery::default() };
+        let mut one = ask_all(&client, &node, number..number + 1, &query);
+        asking.spawn(async move { one.join_next().await.unwrap().unwrap() });
+    }
+    eventually(|| client.0.texts.bytes() > 13 << 20).await;
+    let (other, small) = (FakeNode::start(ServingPair::new(), StatusCode::OK, ANSWER).await, question());
+    client.ask(&other.object(), &small).await.unwrap();
+    assert!(client.0.texts.bytes() > 0, "a small one does not wait");
+    while let Some(answer) = asking.join_next().await {
+        let bytes = client.0.texts.bytes();
+        assert!(bytes <= 16 << 20, "{bytes} bytes");
+        assert!(matches!(answer.unwrap(), Err(AskError::Timeout { .. })), "each is asked in the end");
+    }
+    assert_eq!(client.0.texts.bytes(), 0);
+}

@@ -2,9 +2,8 @@
 
 use std::{error::Error, io, net::SocketAddr, sync::Arc};
 
-use bytes::Bytes;
 use http::{Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full, Limited};
+use http_body_util::{BodyExt as _, Limited};
 use hyper::body::Incoming;
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::{
@@ -15,7 +14,7 @@ use rustls::{CertificateError, client::ResolvesClientCert};
 use tower::{BoxError, ServiceExt as _, util::BoxCloneSyncService};
 use vk_provider::placement::FitAnswer;
 
-use super::{AskError, AskLimits, IDLE, endpoint::Endpoint, pinned_key};
+use super::{AskError, AskLimits, IDLE, answer, endpoint::Endpoint, pinned_key, query_text::QueryBody};
 
 /// Bytes read of an error response.
 const MAX_ERROR_BYTES: usize = 4 << 10;
@@ -23,8 +22,7 @@ const MAX_ERROR_BYTES: usize = 4 << 10;
 /// Connections to one node. Clones share them.
 #[derive(Clone)]
 pub(super) struct NodeTransport {
-    client: BoxCloneSyncService<Request<Full<Bytes>>, Response<Incoming>, hyper_util::client::legacy::Error>,
-    answer_bytes: usize,
+    client: BoxCloneSyncService<Request<QueryBody>, Response<Incoming>, hyper_util::client::legacy::Error>,
 }
 
 // === impl NodeTransport ===
@@ -62,15 +60,16 @@ impl NodeTransport {
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(IDLE)
             .http2_only(true)
-            .build::<_, Full<Bytes>>(connector);
-        Ok(Self { client: BoxCloneSyncService::new(client), answer_bytes: limits.answer_bytes })
+            .build::<_, QueryBody>(connector);
+        Ok(Self { client: BoxCloneSyncService::new(client) })
     }
 
-    /// Sends a query to this address, which the errors name, and reads the answer.
+    /// Sends a query to this address, which the errors name, and reads the answer if it has at most so many bytes.
     pub(super) async fn send(
         self,
-        request: Request<Full<Bytes>>,
+        request: Request<QueryBody>,
         address: SocketAddr,
+        max_bytes: usize,
     ) -> Result<FitAnswer, AskError> {
         let response = self.client.oneshot(request).await.map_err(|error| {
             if is_wrong_key(&error) {
@@ -82,14 +81,14 @@ impl NodeTransport {
         if code != StatusCode::OK {
             return Err(rejection(code, response.into_body()).await);
         }
-        let body = Limited::new(response.into_body(), self.answer_bytes).collect().await;
+        let body = Limited::new(response.into_body(), max_bytes).collect().await;
         let body = body.map_err(|error| {
             if error.is::<http_body_util::LengthLimitError>() {
-                return AskError::Invalid(format!("it has more than {} bytes", self.answer_bytes));
+                return AskError::Invalid(format!("it has more than {max_bytes} bytes"));
             }
             AskError::Unreachable { address, reason: error.to_string() }
         })?;
-        serde_json::from_slice(&body.to_bytes()).map_err(|error| AskError::Invalid(error.to_string()))
+        answer::read(body.to_bytes()).await
     }
 }
 

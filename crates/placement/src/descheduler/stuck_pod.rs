@@ -13,8 +13,8 @@ use super::{
     job::{JobRecord, JobRef},
 };
 use crate::{
-    avoid::{Addition, Controller},
-    effect::Effect,
+    avoid::Controller,
+    effect::{CallId, Effect},
     eviction::AfterEviction,
     names, pod_state,
 };
@@ -32,11 +32,10 @@ pub(super) struct StuckPod {
     /// The pod as its controller would create it again, and its shape.
     pub(super) again: Arc<Pod>,
     pub(super) shape: Arc<str>,
-    pub(super) step: Step,
+    /// The call in flight.
+    pub(super) call: Option<CallId>,
     /// Why it is evicted.
     pub(super) why: String,
-    /// The entry in the avoid table for its eviction.
-    pub(super) avoided: Option<Addition>,
     due: Duration,
     /// When it may be considered because something changed: not before it is stuck for long enough.
     earliest: Duration,
@@ -45,10 +44,9 @@ pub(super) struct StuckPod {
     said: Option<(String, Duration)>,
 }
 
-/// What happens with a stuck pod.
+/// What a call about a stuck pod does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    Waiting,
     /// Its Job is being read.
     ReadingJob,
     /// Its node is being entered into the avoid table.
@@ -88,9 +86,8 @@ impl StuckPod {
             pod: Arc::clone(pod),
             shape: pod_state::shape(&again).into(),
             again,
-            step: Step::Waiting,
+            call: None,
             why: String::new(),
-            avoided: None,
             due,
             earliest: due,
             failures: 0,
@@ -111,7 +108,7 @@ impl StuckPod {
 
     /// When it is considered next.
     pub(super) fn due(&self) -> Duration {
-        if self.step == Step::Waiting { self.due } else { Duration::MAX }
+        if self.call.is_none() { self.due } else { Duration::MAX }
     }
 
     /// Pods with a higher priority come first, then older ones.
@@ -121,7 +118,7 @@ impl StuckPod {
     }
 
     pub(super) fn wait_until(&mut self, due: Duration) {
-        self.step = Step::Waiting;
+        self.call = None;
         self.due = due;
     }
 

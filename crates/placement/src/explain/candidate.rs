@@ -9,7 +9,7 @@ use vk_provider::{
 };
 
 use super::machines::machines_verdict;
-use crate::{ask::AskError, choose::LOCAL};
+use crate::{ask::AskError, choose::LOCAL, pod_state};
 
 /// The obstacle of nodes that a pod does not select.
 pub(crate) const NOT_SELECTED: &str = "node selector or affinity does not match";
@@ -75,6 +75,9 @@ impl Candidate {
 
     /// What keeps a pod from being bound to a node, on one line, whatever the node says.
     pub(crate) fn obstacle_of(node: &Node, pod: &Pod) -> Option<String> {
+        if let Some(why) = pod_state::too_large(pod) {
+            return Some(why.to_owned());
+        }
         Self::new(node, pod, Err(AskError::NotOffered)).obstacle()
     }
 
@@ -119,7 +122,8 @@ impl NodeAnswer {
     }
 }
 
-fn is_ready(node: &Node) -> bool {
+/// Whether a node is Ready.
+pub(crate) fn is_ready(node: &Node) -> bool {
     let conditions = node.status.as_ref().and_then(|status| status.conditions.as_deref()).unwrap_or_default();
     conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }

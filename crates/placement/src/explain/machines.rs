@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use k8s_openapi::api::core::v1::{Node, Pod};
-use vk_kube::{Client, Error, Objects, Selector, Slim};
+use vk_kube::{Client, Error, Objects, Partial, Selector};
 use vk_provider::{ability::Verdict, placement::declares_fit};
 
 use super::{Candidate, NodeAnswer};
@@ -12,7 +12,7 @@ use crate::{
     choose::LOCAL,
     cluster_state::{ClusterState, may_be_local, trim_node},
     controller::ACTIVE_PODS,
-    pod_state::trim_pod,
+    watched_pod::WatchedPod,
 };
 
 /// Machines that are shown with what is free on them.
@@ -57,8 +57,8 @@ fn of_machines(answer: Result<NodeAnswer, AskError>) -> Candidate {
 /// The pods that use nodes, or are nominated for one.
 async fn active_pods(client: &Client) -> Result<Vec<Pod>, Error> {
     let active = Selector { fields: Some(ACTIVE_PODS.to_owned()), ..Selector::default() };
-    let pods = Objects::<Slim<Pod>>::all(client.clone()).list(&active).await?.objects;
-    Ok(pods.into_iter().map(|Slim(pod)| pod).collect())
+    let pods = Objects::<WatchedPod>::all(client.clone()).list(&active).await?.objects;
+    Ok(pods.into_iter().map(|Partial(pod)| pod).collect())
 }
 
 /// The same evaluation as that of pods that wait.
@@ -70,8 +70,7 @@ fn answer(machines: &[&Node], pods: Vec<Pod>, pod: &Pod) -> Result<NodeAnswer, A
         cluster.apply_node(machine);
     }
     // The pod in question is evaluated in its own place.
-    for mut other in pods.into_iter().filter(|other| other.metadata.uid != pod.metadata.uid) {
-        trim_pod(&mut other);
+    for other in pods.into_iter().filter(|other| other.metadata.uid != pod.metadata.uid) {
         cluster.apply_pod(Duration::ZERO, &Arc::new(other));
     }
     let pod = Arc::new(pod.clone());

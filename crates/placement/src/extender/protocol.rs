@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
+
+use crate::watched_pod::WatchedPod;
 
 /// The arguments of `filter` and `prioritize`.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct ExtenderArgs {
-    pub(super) pod: Pod,
+    pub(super) pod: WatchedPod,
     /// `null` if the scheduler sends whole Node objects, without `nodeCacheCapable`.
     pub(super) node_names: Option<Vec<String>>,
 }
@@ -39,7 +40,7 @@ pub(super) struct HostPriority {
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct PreemptionArgs {
-    pub(super) pod: Pod,
+    pub(super) pod: WatchedPod,
     /// `null` if the scheduler sends whole pods, without `nodeCacheCapable`.
     pub(super) node_name_to_meta_victims: Option<BTreeMap<String, MetaVictims>>,
 }
@@ -78,7 +79,7 @@ mod tests {
     fn requests_are_read_as_kube_scheduler_writes_them() {
         let text = json!({"Pod": {"metadata": {"name": "a"}, "spec": {"containers": null}}, "Nodes": null, "NodeNames": ["n"]});
         let args: ExtenderArgs = serde_json::from_value(text).unwrap();
-        assert_eq!(args.pod.metadata.name.as_deref(), Some("a"));
+        assert_eq!(args.pod.0.metadata.name.as_deref(), Some("a"));
         assert_eq!(args.node_names, Some(vec!["n".to_owned()]));
         let victims = json!({"n": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}, "m": {"Pods": null}});
         let text = json!({"Pod": {}, "NodeNameToVictims": null, "NodeNameToMetaVictims": victims});

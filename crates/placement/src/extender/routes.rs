@@ -39,7 +39,7 @@ pub fn router(extender: Extender) -> Router {
 async fn filter(State(extender): State<Extender>, body: Body) -> Response {
     let started = Instant::now();
     let result = match read(&extender, body).await {
-        Ok((args, _permit)) => extender.filter(args).await.map_err(refusal),
+        Ok((args, _permit)) => extender.filter(args).await.map_err(|error| refusal(&error)),
         Err(refused) => Err(refused),
     };
     finish(&extender, "filter", started, result)
@@ -48,7 +48,9 @@ async fn filter(State(extender): State<Extender>, body: Body) -> Response {
 async fn prioritize(State(extender): State<Extender>, body: Body) -> Response {
     let started = Instant::now();
     let result = match read(&extender, body).await {
-        Ok((args, _permit)) => extender.prioritize(args).map(|scores| (scores, 0)).map_err(refusal),
+        Ok((args, _permit)) => {
+            extender.prioritize(args).map(|scores| (scores, 0)).map_err(|error| refusal(&error))
+        }
         Err(refused) => Err(refused),
     };
     finish(&extender, "prioritize", started, result)
@@ -57,7 +59,7 @@ async fn prioritize(State(extender): State<Extender>, body: Body) -> Response {
 async fn preempt(State(extender): State<Extender>, body: Body) -> Response {
     let started = Instant::now();
     let result = match read(&extender, body).await {
-        Ok((args, _permit)) => extender.preempt(args).await.map_err(refusal),
+        Ok((args, _permit)) => extender.preempt(args).await.map_err(|error| refusal(&error)),
         Err(refused) => Err(refused),
     };
     finish(&extender, "preempt", started, result)
@@ -67,7 +69,7 @@ async fn healthz(State(extender): State<Extender>) -> Response {
     if extender.is_ready() {
         return "ok".into_response();
     }
-    let (code, message) = refusal(ExtenderError::NotReady);
+    let (code, message) = refusal(&ExtenderError::NotReady);
     (code, message).into_response()
 }
 
@@ -84,10 +86,11 @@ async fn read<T: DeserializeOwned>(
     Ok((args, permit))
 }
 
-fn refusal(error: ExtenderError) -> (StatusCode, String) {
+fn refusal(error: &ExtenderError) -> (StatusCode, String) {
     let code = match error {
         ExtenderError::NotReady => StatusCode::SERVICE_UNAVAILABLE,
         ExtenderError::NoNodeNames(_) => StatusCode::BAD_REQUEST,
+        ExtenderError::TooLarge(_) => StatusCode::PAYLOAD_TOO_LARGE,
     };
     (code, error.to_string())
 }

@@ -164,3 +164,21 @@ async fn what_kube_scheduler_does_not_send_is_refused_with_the_reason() {
     }
     assert_eq!(local.asked.load(Ordering::Relaxed), 0);
 }
+
+#[tokio::test]
+async fn a_pod_that_is_too_large_is_refused_and_environments_do_not_count() {
+    let (test, _silent, local) = Test::with_nodes().await;
+    let env = vec![json!({"name": "a"}); 200_000];
+    let mut args = args();
+    args["Pod"]["spec"]["containers"] = json!([{"name": "main", "env": env}]);
+    test.answer("filter", &args).await;
+    assert_eq!(local.asked.load(Ordering::Relaxed), 1);
+    let seen = Arc::clone(&local.seen.lock()[0]);
+    assert_eq!(seen.spec.as_ref().unwrap().containers[0].env, None);
+    args["Pod"]["spec"]["volumes"] = json!(vec![json!({"name": "a", "emptyDir": {}}); 100_000]);
+    for verb in ["filter", "prioritize"] {
+        let (code, why) = test.call(verb, args.to_string()).await;
+        assert_eq!(code, StatusCode::PAYLOAD_TOO_LARGE, "{why}");
+    }
+    assert_eq!(local.asked.load(Ordering::Relaxed), 1);
+}

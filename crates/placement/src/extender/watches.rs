@@ -6,13 +6,13 @@ use std::{
 };
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use tracing::info;
-use vk_kube::{Client, Objects, Selector, Slim, WatchEvent};
+use vk_kube::{Client, Objects, Partial, Selector, Slim, WatchEvent};
 use vk_supervisor::Supervisor;
 
 use super::Extender;
-use crate::{cluster_state::trim_node, pod_state::trim_pod, policy::NAME};
+use crate::{cluster_state::trim_node, policy::NAME, watched_pod::WatchedPod};
 
 /// Pods that are bound and may not have been seen by their node.
 const BOUND_PODS: &str = "spec.nodeName!=,status.phase=Pending";
@@ -25,10 +25,8 @@ pub(super) async fn run(extender: Extender, client: Client, namespace: String, s
     let fields = |fields: String| Selector { fields: Some(fields), ..Selector::default() };
     let nodes = Objects::<Slim<Node>>::all(client.clone());
     let nodes = nodes.watch_trimmed(&Selector::default(), |node| trim_node(&mut node.0));
-    let pods = Objects::<Slim<Pod>>::all(client.clone());
-    let pods = pods.watch_trimmed(&fields(BOUND_PODS.to_owned()), |pod| trim_pod(&mut pod.0));
-    let nominated = Objects::<Slim<Pod>>::all(client.clone());
-    let nominated = nominated.watch_trimmed(&fields(NOMINATED_PODS.to_owned()), |pod| trim_pod(&mut pod.0));
+    let pods = Objects::<WatchedPod>::all(client.clone()).watch(&fields(BOUND_PODS.to_owned()));
+    let nominated = Objects::<WatchedPod>::all(client.clone()).watch(&fields(NOMINATED_PODS.to_owned()));
     let maps = Objects::<ConfigMap>::namespaced(client, namespace);
     let maps = maps.watch(&fields(format!("metadata.name={NAME}")));
     let mut nodes = Box::pin(nodes.ready_chunks(EVENTS_PER_BATCH));
@@ -91,26 +89,26 @@ impl Extender {
         }
     }
 
-    fn apply_pod_event(&self, event: WatchEvent<Slim<Pod>>) {
+    fn apply_pod_event(&self, event: WatchEvent<WatchedPod>) {
         match event {
-            WatchEvent::Applied(Slim(pod)) => self.0.state.lock().apply_bound_pod(self.elapsed(), &pod),
-            WatchEvent::Deleted(Slim(pod)) => self.0.state.lock().remove_bound_pod(&pod),
+            WatchEvent::Applied(Partial(pod)) => self.0.state.lock().apply_bound_pod(self.elapsed(), &pod),
+            WatchEvent::Deleted(Partial(pod)) => self.0.state.lock().remove_bound_pod(&pod),
             // A pod that went while there was no watch is held for some minutes at most.
             WatchEvent::Restarted | WatchEvent::Listed | WatchEvent::Error(_) => {}
         }
     }
 
-    fn apply_nomination_event(&self, event: WatchEvent<Slim<Pod>>, listed: &mut Option<HashSet<Arc<str>>>) {
+    fn apply_nomination_event(&self, event: WatchEvent<WatchedPod>, listed: &mut Option<HashSet<Arc<str>>>) {
         let mut state = self.0.state.lock();
         match event {
             WatchEvent::Restarted => *listed = Some(HashSet::new()),
-            WatchEvent::Applied(Slim(pod)) => {
+            WatchEvent::Applied(Partial(pod)) => {
                 if let Some(listed) = listed {
                     listed.insert(pod.metadata.uid.as_deref().unwrap_or_default().into());
                 }
                 state.apply_nominated_pod(&pod);
             }
-            WatchEvent::Deleted(Slim(pod)) => {
+            WatchEvent::Deleted(Partial(pod)) => {
                 let uid = pod.metadata.uid.unwrap_or_default();
                 if let Some(listed) = listed {
                     listed.remove(&*uid);

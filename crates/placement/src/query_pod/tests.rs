@@ -10,7 +10,7 @@ use vk_provider::{
 };
 
 use super::*;
-use crate::held_pods::MAX_HELD;
+use crate::{held_pods::MAX_HELD, watched_pod::WatchedPod};
 
 fn pod(change: &Value) -> Pod {
     let mut pod = json!({
@@ -178,7 +178,10 @@ fn nodes_see_no_values_commands_or_annotations_of_others() {
         "status": {"message": "hush"},
     }));
     assert!(text(&secretive).contains("hush"));
+    let decoded: WatchedPod = serde_json::from_str(&text(&secretive)).unwrap();
     let seen = disclosed(&secretive);
+    assert_eq!(decoded.0.spec, seen.spec, "placement does not keep it either");
+    assert_eq!(decoded.0.metadata.annotations, seen.metadata.annotations);
     assert!(!text(&seen).contains("hush"), "{}", text(&seen));
     let seen = serde_json::to_value(&seen).unwrap();
     let annotations: Vec<&String> = seen["metadata"]["annotations"].as_object().unwrap().keys().collect();

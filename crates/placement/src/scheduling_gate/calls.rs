@@ -19,7 +19,7 @@ use crate::{
 
 /// Calls in flight, of all kinds, above which pods of groups wait with theirs: a group may have hundreds of pods.
 const MAX_CALLS: usize = 100;
-/// How soon they look again.
+/// How soon calls are made that had to wait for others.
 const CALL_PERIOD: Duration = Duration::from_millis(10);
 /// Reports are written in batches, this often.
 const REPORT_PERIOD: Duration = Duration::from_millis(100);
@@ -74,10 +74,18 @@ impl SchedulingGate {
         }
         let (pod, version) = (tracked.identity.clone(), tracked.version());
         let Stage::Placing(placing) = &mut tracked.stage else { return };
-        if placing.is_of_group() && self.calls.len() >= MAX_CALLS {
+        let may_call = if placing.is_of_group() {
+            self.calls.len() < MAX_CALLS
+        } else {
+            self.limits.may_call(&pod.namespace)
+        };
+        if !may_call {
             placing.due = now;
             self.pods_due = self.pods_due.min(now + CALL_PERIOD);
             return;
+        }
+        if !placing.is_of_group() {
+            self.limits.sent(&pod.namespace);
         }
         let id = context.ids.next();
         let node = Arc::clone(&placing.node);

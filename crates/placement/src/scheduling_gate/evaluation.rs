@@ -8,6 +8,7 @@ use vk_provider::pod::may_get_successor_of_same_name;
 use super::{
     SchedulingGate, Stage,
     placement_step::{Placing, Step},
+    placing_limits::PlacingLimits,
     report::{NO_FEASIBLE_NODE, waiting_message},
     trial,
     wait_queue::{Position, WaitMessage, WaitQueue},
@@ -22,9 +23,6 @@ use crate::{
     fit_answers::{Knowledge, MAX_AGE},
     pod_state,
 };
-
-/// Pods for which the API server is told a node at the same time. A connection carries about a hundred requests.
-const MAX_PLACING: usize = 64;
 
 /// What nodes are asked about a queue.
 pub(super) struct Question<'a> {
@@ -78,23 +76,24 @@ impl SchedulingGate {
         }
         // Evaluating a queue can make others due only after a second.
         for _ in 0..2 {
+            if self.pass.is_empty() {
+                self.turns.begin_pass();
+            }
             if self.pass.is_empty() || self.pass_is_outdated {
-                self.begin_pass(now);
+                self.order_pass(now);
             }
             while let Some(shape) = self.pass.front().cloned() {
-                if self.placing >= MAX_PLACING {
-                    // The answer to a call continues here.
-                    return;
-                }
-                if self.queues.get(&shape).is_none_or(|queue| queue.due() > now) {
+                let Some(queue) = self.queues.get(&shape).filter(|queue| is_due(now, queue, &self.limits))
+                else {
                     self.pass.pop_front();
                     continue;
-                }
+                };
+                let is_new = queue.last.is_none();
                 let evaluated = self.evaluate(now, &shape, context);
                 if let (Evaluated::Done | Evaluated::Later(_), Some(queue)) =
-                    (&evaluated, self.queues.get(&shape))
+                    (&evaluated, self.queues.get_mut(&shape))
                 {
-                    self.turns.take(queue);
+                    self.turns.take(queue, is_new);
                 }
                 match evaluated {
                     Evaluated::Done => {}
@@ -116,13 +115,17 @@ impl SchedulingGate {
                 self.pass.pop_front();
             }
         }
-        let next = self.queues.values().map(WaitQueue::due).min().unwrap_or(Duration::MAX);
+        // For the others, the answer to a call continues here.
+        let may_be_placed = self.queues.values().filter(|queue| self.limits.may_place(&queue.namespace));
+        let next = may_be_placed.map(WaitQueue::due).min().unwrap_or(Duration::MAX);
         self.wake = next.max(now + Duration::from_millis(1));
     }
 
     /// Collects the queues that are due.
-    fn begin_pass(&mut self, now: Duration) {
-        self.pass = self.turns.order(self.queues.iter().filter(|(_, queue)| queue.due() <= now));
+    fn order_pass(&mut self, now: Duration) {
+        let limits = &self.limits;
+        let due = self.queues.iter().filter(|(_, queue)| is_due(now, queue, limits));
+        self.pass = self.turns.order(due);
         self.pass_is_outdated = false;
     }
 
@@ -165,7 +168,9 @@ impl SchedulingGate {
             .collect();
         let (mut choices, mut reasons) = (Vec::new(), Vec::new());
         let (mut to_ask, mut wait, mut later) = (Vec::new(), None::<Duration>, None::<Duration>);
-        let (mut is_silent, mut retry) = (false, Duration::MAX);
+        let local_failure = self.failures.of(failures, LOCAL).filter(|failure| now < failure.retry);
+        let (mut is_silent, mut retry) =
+            (false, local_failure.map_or(Duration::MAX, |failure| failure.retry));
         for upper in context.cluster.upper_verdicts(pods, *only) {
             let upper_fit = match upper.verdict {
                 Ok(fit) => fit,
@@ -237,6 +242,7 @@ impl SchedulingGate {
         let Some(queue) = self.queues.get(shape) else { return false };
         let positions: Vec<Position> = queue.ready(now).cloned().collect();
         let considers_local = self.settings.local && context.cluster.local_nodes() > 0;
+        let local_failures = self.local_failures(now, shape);
         let (mut local_reason, mut is_interrupted) = (None, false);
         for position in positions {
             let Some(tracked) = self.pods.get_mut(&position.uid) else { continue };
@@ -246,7 +252,11 @@ impl SchedulingGate {
                     choice.room = choice.placed;
                 }
             }
-            let local = considers_local.then(|| local_choice(&pod, &context.cluster));
+            let local = considers_local.then(|| {
+                let failures = local_failures.clone()?;
+                let (choice, node) = local_choice(&pod, &context.cluster)?;
+                Ok((Choice { failures, ..choice }, node))
+            });
             let mut local_node = None;
             match local {
                 Some(Ok((choice, node))) => {
@@ -262,7 +272,7 @@ impl SchedulingGate {
             });
             choices.retain(|choice| *choice.name != *LOCAL);
             let Some((name, certainty, is_certain_above)) = best else { break };
-            if self.placing >= MAX_PLACING {
+            if !self.limits.may_place(&tracked.identity.namespace) {
                 is_interrupted = true;
                 break;
             }
@@ -285,8 +295,8 @@ impl SchedulingGate {
             // A machine that was chosen without being sure may be the wrong one.
             let is_sure = if *name == *LOCAL { certainty == Certainty::Fits } else { may_be_pinned };
             let pin = object.filter(|_| self.settings.pin && is_sure).and_then(|node| trial::hostname(node));
+            self.limits.enter(&tracked.identity.namespace);
             self.set_stage(&position.uid, Stage::Placing(Placing::new(now, node, pin, step, method)));
-            self.placing += 1;
             self.call(now, &position.uid, context);
         }
         let Some(queue) = self.queues.get_mut(shape) else { return false };
@@ -305,6 +315,19 @@ impl SchedulingGate {
         self.pods_due_at(now);
         is_interrupted
     }
+
+    /// How often pods of this queue have failed on the nodes that cannot be asked, or why these are not tried now.
+    pub(super) fn local_failures(&self, now: Duration, key: &str) -> Result<u32, String> {
+        match self.failures.of(key, LOCAL) {
+            Some(failure) if now < failure.retry => Err(format!("tried: {}", failure.why)),
+            failure => Ok(failure.map_or(0, |failure| failure.count)),
+        }
+    }
+}
+
+/// Whether a queue is to be evaluated, and its pods may be placed.
+fn is_due(now: Duration, queue: &WaitQueue, limits: &PlacingLimits) -> bool {
+    queue.due() <= now && limits.may_place(&queue.namespace)
 }
 
 /// The choice of a node that cannot be asked, or why there is none.

@@ -230,9 +230,10 @@ impl SchedulingGate {
         let is_local = only.as_deref().is_none_or(|only| only == LOCAL);
         let mut local_reason = None;
         if is_local && self.settings.local && context.cluster.local_nodes() > 0 {
-            match local_plan(&pods, &mut context.cluster) {
-                Ok((choice, nodes)) => {
-                    choices.push(choice);
+            let failures = self.local_failures(now, key);
+            match failures.and_then(|failures| Ok((failures, local_plan(&pods, &mut context.cluster)?))) {
+                Ok((failures, (choice, nodes))) => {
+                    choices.push(Choice { failures, ..choice });
                     local_nodes = nodes;
                 }
                 Err(why) => local_reason = Some((LOCAL.into(), why)),

@@ -207,7 +207,7 @@ impl SchedulingGate {
 }
 
 /// A node, or [`LOCAL`] if it is a machine of the upper cluster.
-fn place_of<'a>(node: &'a str, cluster: &ClusterState) -> &'a str {
+pub(super) fn place_of<'a>(node: &'a str, cluster: &ClusterState) -> &'a str {
     let is_local = cluster.node(node).is_some() && cluster.virtual_node(node).is_none();
     if is_local { LOCAL } else { node }
 }

@@ -8,7 +8,7 @@ use vk_supervisor::Now;
 use super::{
     SchedulingGate, Stage,
     pod_group::GroupPlace,
-    trial::{MARGIN, Next, ends_within},
+    trial::{MARGIN, Next, NodeState, ends_within},
 };
 use crate::{
     context::PlacementContext,
@@ -174,8 +174,8 @@ impl SchedulingGate {
         if is_over {
             return Progress::Over;
         }
-        let exists = context.cluster.node(&trial.node).is_some();
-        match trial.next(now, &tracked.pod, patience, exists) {
+        let node = NodeState::of(context.cluster.node(&trial.node));
+        match trial.next(now, &tracked.pod, patience, node) {
             Next::End(outcome, why) => Progress::Failed(outcome, why),
             _ => Progress::Live {
                 is_scheduled: pod_state::lower_verdict(&tracked.pod) == LowerVerdict::Scheduled,

@@ -8,6 +8,7 @@ use vk_supervisor::Backoff;
 
 use super::{
     SchedulingGate, Stage,
+    group_step::place_of,
     trial::{self, Trial},
 };
 use crate::{
@@ -38,6 +39,8 @@ pub(super) struct Placing {
     pub(super) due: Duration,
     since: Duration,
     backoff: Backoff,
+    /// It goes with others of its group.
+    is_of_group: bool,
     /// How it goes on with the others of its group, if it has one.
     together: Option<Together>,
 }
@@ -74,17 +77,29 @@ impl Placing {
         method: Method,
     ) -> Self {
         let backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(5));
-        Self { node, pin, step, method, call: None, due: now, since: now, backoff, together: None }
+        Self {
+            node,
+            pin,
+            step,
+            method,
+            call: None,
+            due: now,
+            since: now,
+            backoff,
+            is_of_group: false,
+            together: None,
+        }
     }
 
     /// A pod that goes with others of its group. What it does first needs no others only if that is to read something.
     pub(super) fn with_group(self) -> Self {
         let together = if self.step == Step::ReadClaims { Together::Released } else { Together::Held };
-        Self { together: Some(together), ..self }
+        Self { is_of_group: true, together: Some(together), ..self }
     }
 
+    /// Whether its node was chosen together with others. That stays so if its labels change.
     pub(super) fn is_of_group(&self) -> bool {
-        self.together.is_some()
+        self.is_of_group
     }
 
     /// Whether the pod waits for others of its group.
@@ -164,7 +179,9 @@ impl SchedulingGate {
         let object = context.cluster.node(&node).filter(|_| is_pinned);
         let pin = object.and_then(|node| trial::hostname(node));
         let placing = Placing::new(now, node, pin, Step::Ungate, Method::Fits);
-        self.placing += usize::from(!is_of_group);
+        if !is_of_group {
+            self.limits.enter(&tracked.identity.namespace);
+        }
         self.set_stage(uid, Stage::Placing(if is_of_group { placing.with_group() } else { placing }));
     }
 
@@ -179,6 +196,9 @@ impl SchedulingGate {
         let Some(tracked) = self.pods.get_mut(uid) else { return };
         let Stage::Placing(placing) = &mut tracked.stage else { return };
         placing.call = None;
+        if !placing.is_of_group() {
+            self.limits.answered(&tracked.identity.namespace);
+        }
         let is_final = matches!(placing.step, Step::StartTrial | Step::Ungate);
         if placing.is_abandoned() && !(is_final && answer.is_ok()) {
             return self.wait_again(uid, now + AFTER_CONFLICT, context);
@@ -210,8 +230,8 @@ impl SchedulingGate {
             Err(error) if is_gone(error) => self.give_up(uid, now + AFTER_REFUSAL, context),
             Err(error) if is_refused(error) => {
                 // Perhaps because of the node: others are tried first.
-                let node = Arc::clone(&placing.node);
-                self.failures.record(now, tracked.failure_key(), &node, &error.to_string());
+                let place = place_of(&placing.node, &context.cluster).into();
+                self.failures.record(now, tracked.failure_key(), &place, &error.to_string());
                 self.give_up(uid, now + AFTER_REFUSAL, context);
             }
             Err(error) => {

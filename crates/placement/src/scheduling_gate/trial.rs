@@ -14,7 +14,8 @@ use vk_supervisor::{Backoff, Now};
 use super::{SchedulingGate, Stage};
 use crate::{
     context::PlacementContext,
-    effect::{Answer, ApiCall, CallId, Effect, Outcome, TrialOutcome},
+    effect::{Answer, ApiCall, CallId, Effect, FormerNode, Outcome, TrialOutcome},
+    explain::is_ready,
     names,
     pod_state::{self, LowerVerdict},
 };
@@ -27,6 +28,9 @@ pub(super) const UNTIL_BOUND: Duration = Duration::from_mins(2);
 const WITHOUT_PIN: Duration = Duration::from_secs(1);
 /// A node should confirm within this time that nothing of a pod is left.
 const CONFIRMED_WITHIN: Duration = Duration::from_mins(1);
+/// If it is Ready and takes no pods on trial any more, its pods wait this long: by then its new process has found and removed what an earlier one
+/// has left.
+const CLEANED_UP_WITHIN: Duration = Duration::from_mins(10);
 /// The reason of the event if it does not.
 const NOT_CONFIRMED: &str = "TrialNotConfirmed";
 
@@ -44,8 +48,8 @@ pub(super) struct Trial {
     unscheduled_since: Option<Duration>,
     /// Since when only the node has to do something.
     over_since: Option<Duration>,
-    /// Since when the node does not exist.
-    absent_since: Option<Duration>,
+    /// What the node was when it was last looked at, and since when.
+    node_state: (NodeState, Duration),
     is_reported: bool,
     /// The failure was recorded.
     is_recorded: bool,
@@ -55,6 +59,17 @@ pub(super) struct Trial {
     pub(super) is_short: bool,
     /// Why the trials of its group end.
     pub(super) ended: Option<(TrialOutcome, String)>,
+}
+
+/// Who would remove what is left of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NodeState {
+    /// The node, when its process can.
+    Present,
+    /// The node is Ready, and takes no pods on trial any more.
+    WithoutTrials,
+    /// The node does not exist.
+    Absent,
 }
 
 /// What is to be done about a pod on trial.
@@ -72,8 +87,20 @@ pub(super) enum Next {
     ReportNotConfirmed,
     /// No node has taken notice of it.
     Remove,
-    /// The node that would remove what is left of the trial does not exist.
+    /// The node will not remove what is left of the trial.
     RemoveForNode,
+}
+
+// === impl NodeState ===
+
+impl NodeState {
+    pub(super) fn of(node: Option<&Arc<Node>>) -> Self {
+        match node {
+            None => Self::Absent,
+            Some(node) if is_ready(node) && !declares_trial(node) => Self::WithoutTrials,
+            Some(_) => Self::Present,
+        }
+    }
 }
 
 // === impl Trial ===
@@ -88,7 +115,7 @@ impl Trial {
             backoff: Backoff::new(Duration::from_millis(200), Duration::from_secs(5)),
             unscheduled_since: None,
             over_since: None,
-            absent_since: None,
+            node_state: (NodeState::Present, now),
             is_reported: false,
             is_recorded: false,
             is_held: false,
@@ -107,23 +134,29 @@ impl Trial {
         now.wall.saturating_add(patience + MARGIN).unwrap_or(now.wall)
     }
 
-    /// `exists`: the node exists, and may run the pod.
-    pub(super) fn next(&mut self, now: Now, pod: &Pod, patience: Duration, exists: bool) -> Next {
+    pub(super) fn next(&mut self, now: Now, pod: &Pod, patience: Duration, node: NodeState) -> Next {
         if trial_began(pod).is_none() {
             // A user has set the label: no node runs the pod.
             return Next::Remove;
         }
-        self.absent_since = if exists { None } else { self.absent_since.or(Some(now.elapsed)) };
+        if self.node_state.0 != node {
+            self.node_state = (node, now.elapsed);
+        }
         let left = trial_until(pod).and_then(|until| Duration::try_from(until.duration_since(now.wall)).ok());
         let Some(left) = left.filter(|left| !left.is_zero()) else {
             let over_since = *self.over_since.get_or_insert(now.elapsed);
-            // A Node that was deleted while its process lives is there again soon.
-            let late = over_since.max(self.absent_since.unwrap_or_default()) + CONFIRMED_WITHIN;
-            return match (now.elapsed < late, exists, self.is_reported) {
-                (true, ..) => Next::Wait(late),
-                (false, false, _) => Next::RemoveForNode,
-                (false, true, false) => Next::ReportNotConfirmed,
-                (false, true, true) => Next::Wait(now.elapsed + CONFIRMED_WITHIN),
+            let since = over_since.max(self.node_state.1);
+            let late = match node {
+                // A Node that was deleted while its process lives is there again soon.
+                NodeState::Absent => since + CONFIRMED_WITHIN,
+                _ => over_since + CONFIRMED_WITHIN,
+            };
+            return match node {
+                _ if now.elapsed < late => Next::Wait(late),
+                NodeState::Absent => Next::RemoveForNode,
+                NodeState::WithoutTrials if now.elapsed >= since + CLEANED_UP_WITHIN => Next::RemoveForNode,
+                _ if !self.is_reported => Next::ReportNotConfirmed,
+                _ => Next::Wait(now.elapsed + CONFIRMED_WITHIN),
             };
         };
         self.over_since = None;
@@ -180,7 +213,7 @@ impl SchedulingGate {
             if let Some(Stage::OnTrial(trial)) = self.pods.get_mut(uid).map(|tracked| &mut tracked.stage)
                 && *trial.node == *name
             {
-                trial.absent_since = Some(now);
+                trial.node_state = (NodeState::Absent, now);
                 self.pods_due = self.pods_due.min(now);
             }
         }
@@ -205,8 +238,8 @@ impl SchedulingGate {
                 next = next.min(trial.due);
                 continue;
             }
-            let exists = context.cluster.node(&trial.node).is_some();
-            match trial.next(now, &tracked.pod, patience, exists) {
+            let node = NodeState::of(context.cluster.node(&trial.node));
+            match trial.next(now, &tracked.pod, patience, node) {
                 Next::Wait(until) => next = next.min(until),
                 action => drop(due.insert(Arc::clone(uid), action)),
             }
@@ -248,10 +281,18 @@ impl SchedulingGate {
             Next::ReportNotConfirmed => {
                 trial.is_reported = true;
                 let node = &trial.node;
-                let message = format!(
-                    "the trial on {node} is over, and {node} has not confirmed that nothing of the pod is left there; if \
-                     {node} does not come back, delete the Node"
-                );
+                let message = if trial.node_state.0 == NodeState::WithoutTrials {
+                    let minutes = CLEANED_UP_WITHIN.as_secs() / 60;
+                    format!(
+                        "the trial on {node} is over, and {node}, which takes no pods on trial any more, has not confirmed \
+                         that nothing of the pod is left there; the pod waits for it for {minutes} min"
+                    )
+                } else {
+                    format!(
+                        "the trial on {node} is over, and {node} has not confirmed that nothing of the pod is left there; if \
+                         {node} does not come back, delete the Node"
+                    )
+                };
                 context.effects.push(Effect::Count(Outcome::Trial(TrialOutcome::NotConfirmed)));
                 context.effects.push(Effect::RecordEvent(pod, Severity::Warning, NOT_CONFIRMED, message));
                 if !std::mem::replace(&mut trial.is_recorded, true) {
@@ -260,9 +301,14 @@ impl SchedulingGate {
                 }
                 return self.pods_due_at(now.elapsed + CONFIRMED_WITHIN);
             }
-            Next::Remove => ApiCall::RemoveTrial { pod, version, absent: None },
+            Next::Remove => ApiCall::RemoveTrial { pod, version, former: None },
             Next::RemoveForNode => {
-                ApiCall::RemoveTrial { pod, version, absent: Some(Arc::clone(&trial.node)) }
+                let node = Arc::clone(&trial.node);
+                let former = match trial.node_state.0 {
+                    NodeState::WithoutTrials => FormerNode::WithoutTrials(node),
+                    NodeState::Absent | NodeState::Present => FormerNode::Gone(node),
+                };
+                ApiCall::RemoveTrial { pod, version, former: Some(former) }
             }
         };
         let id = context.ids.next();
@@ -345,7 +391,8 @@ mod tests {
     fn a_trial_ends_when_the_backend_says_yes_or_no_or_nothing_in_time() {
         let until = Some("2027-01-01T00:01:00Z");
         let mut trial = Trial::new(Duration::ZERO, "vk");
-        let mut next = |seconds, verdict| trial.next(now(seconds), &pod(until, verdict), PATIENCE, true);
+        let mut next =
+            |seconds, verdict| trial.next(now(seconds), &pod(until, verdict), PATIENCE, NodeState::Present);
         let minute = Duration::from_mins(1);
         assert_eq!(next(0, None), Next::Wait(minute));
         assert_eq!(next(0, Some(("Unknown", names::ON_TRIAL))), Next::Wait(minute));
@@ -365,7 +412,10 @@ mod tests {
     fn a_label_that_a_user_has_set_is_removed() {
         let mut pod = pod(Some("2027-01-01T00:01:00Z"), Some(("True", "")));
         pod.status = None;
-        assert_eq!(Trial::new(Duration::ZERO, "vk").next(now(0), &pod, PATIENCE, true), Next::Remove);
+        assert_eq!(
+            Trial::new(Duration::ZERO, "vk").next(now(0), &pod, PATIENCE, NodeState::Present),
+            Next::Remove
+        );
     }
 
     #[test]
@@ -374,11 +424,28 @@ mod tests {
             let pod = pod(until, Some(("True", "")));
             let mut trial = Trial::new(Duration::ZERO, "vk");
             let minute = Duration::from_mins(1);
-            assert_eq!(trial.next(now(0), &pod, PATIENCE, false), Next::Wait(minute));
-            assert_eq!(trial.next(now(60), &pod, PATIENCE, false), Next::RemoveForNode);
-            assert_eq!(trial.next(now(60), &pod, PATIENCE, true), Next::ReportNotConfirmed);
+            assert_eq!(trial.next(now(0), &pod, PATIENCE, NodeState::Absent), Next::Wait(minute));
+            assert_eq!(trial.next(now(60), &pod, PATIENCE, NodeState::Absent), Next::RemoveForNode);
+            assert_eq!(trial.next(now(60), &pod, PATIENCE, NodeState::Present), Next::ReportNotConfirmed);
             trial.is_reported = true;
-            assert_eq!(trial.next(now(60), &pod, PATIENCE, true), Next::Wait(minute * 2));
+            assert_eq!(trial.next(now(60), &pod, PATIENCE, NodeState::Present), Next::Wait(minute * 2));
         }
+    }
+
+    #[test]
+    fn what_a_node_without_trials_has_left_is_removed_after_ten_minutes() {
+        let pod = pod(None, Some(("True", "")));
+        let mut trial = Trial::new(Duration::ZERO, "vk");
+        let mut next = |seconds, node, is_reported| {
+            trial.is_reported = is_reported;
+            trial.next(now(seconds), &pod, PATIENCE, node)
+        };
+        assert_eq!(next(0, NodeState::Present, false), Next::Wait(Duration::from_mins(1)));
+        assert_eq!(next(60, NodeState::WithoutTrials, false), Next::ReportNotConfirmed);
+        assert_eq!(next(659, NodeState::WithoutTrials, true), Next::Wait(Duration::from_secs(719)));
+        assert_eq!(next(659, NodeState::Present, true), Next::Wait(Duration::from_secs(719)));
+        assert_eq!(next(660, NodeState::WithoutTrials, true), Next::Wait(Duration::from_mins(12)));
+        assert_eq!(next(1259, NodeState::WithoutTrials, true), Next::Wait(Duration::from_secs(1319)));
+        assert_eq!(next(1260, NodeState::WithoutTrials, true), Next::RemoveForNode);
     }
 }

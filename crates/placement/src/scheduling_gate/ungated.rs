@@ -9,6 +9,7 @@ use vk_supervisor::{Backoff, Now};
 
 use super::{
     SchedulingGate, Stage,
+    group_step::place_of,
     tracked_pod::failure_key,
     trial::{UNTIL_BOUND, ends_within},
 };
@@ -32,6 +33,8 @@ const NOT_BOUND: &str = "NotBound";
 /// A pod that lost its gate and is not bound yet.
 #[derive(Debug)]
 pub(super) struct Ungated {
+    /// The node that was chosen. kube-scheduler may remove the nomination.
+    node: Option<Arc<str>>,
     /// When it should have been bound.
     deadline: Duration,
     pub(super) eviction: Eviction,
@@ -61,8 +64,9 @@ pub(super) enum Eviction {
 
 impl Ungated {
     /// The gate was just removed.
-    pub(super) fn new(now: Duration) -> Self {
+    pub(super) fn new(now: Duration, node: Option<Arc<str>>) -> Self {
         Self {
+            node,
             deadline: now + BOUND_WITHIN,
             eviction: Eviction::None,
             is_reported: false,
@@ -77,7 +81,7 @@ impl Ungated {
         let since = placed.and_then(|condition| condition.last_transition_time.as_ref());
         let age = since.map(|since| Duration::try_from(now.wall.duration_since(since.0)).unwrap_or_default());
         let left = BOUND_WITHIN.saturating_sub(age.unwrap_or_default());
-        Self { deadline: now.elapsed + left, ..Self::new(now.elapsed) }
+        Self { deadline: now.elapsed + left, ..Self::new(now.elapsed, None) }
     }
 
     pub(super) fn deadline(&self) -> Duration {
@@ -151,7 +155,7 @@ impl SchedulingGate {
                 }
                 continue;
             };
-            let node = pod_state::placed_node(&tracked.pod);
+            let node = pod_state::placed_node(&tracked.pod).or(ungated.node.as_deref());
             let refusal =
                 ungated.refusal.as_ref().map(|why| format!("its eviction is refused: {why}").into());
             let stays = refusal.or_else(|| AfterEviction::of(&tracked.pod).obstacle());
@@ -167,7 +171,8 @@ impl SchedulingGate {
                 if let Some(node) = node {
                     // The pod that replaces this one goes elsewhere, if it can.
                     let key = failure_key(&tracked.pod, tracked.group.as_deref());
-                    self.failures.record(now, key, &node.into(), &format!("not bound: {said}"));
+                    let place = place_of(node, &context.cluster).into();
+                    self.failures.record(now, key, &place, &format!("not bound: {said}"));
                 }
                 context.effects.push(Effect::Count(Outcome::NotBound));
                 let pod = tracked.identity.clone();

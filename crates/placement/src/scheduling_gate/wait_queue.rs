@@ -23,6 +23,8 @@ pub(super) struct WaitQueue {
     /// Something has changed since the last evaluation.
     pub(super) is_outdated: bool,
     pub(super) last: Option<Duration>,
+    /// The number of its last turn, or of the last turn of all before it came.
+    pub(super) turn: u64,
     /// Evaluations in a row in which a node did not answer.
     silences: u32,
     /// It is evaluated at the latest then.
@@ -52,7 +54,7 @@ pub(super) struct Position {
 // === impl WaitQueue ===
 
 impl WaitQueue {
-    pub(super) fn new(pod: &Pod) -> Self {
+    pub(super) fn new(pod: &Pod, turn: u64) -> Self {
         Self {
             pods: BTreeSet::new(),
             namespace: pod.metadata.namespace.as_deref().unwrap_or_default().into(),
@@ -61,6 +63,7 @@ impl WaitQueue {
             has_new_pods: false,
             is_outdated: false,
             last: None,
+            turn,
             silences: 0,
             latest: Duration::ZERO,
             not_before: Duration::ZERO,

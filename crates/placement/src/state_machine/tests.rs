@@ -13,6 +13,7 @@ mod descheduler;
 mod disturbances;
 mod ended_members;
 mod groups;
+mod idle_capacity;
 mod lower_cluster;
 mod not_bound;
 mod simulation;

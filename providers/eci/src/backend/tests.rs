@@ -1,12 +1,33 @@
 //! The calls of the backend are tested over HTTP in `tests/it`; here is what needs no service.
 
+mod account;
 mod conformance;
+mod logs;
 mod provider_suite;
 mod running_groups;
+mod secrets;
 mod usage;
 mod vendor_requests;
 
+use vk_provider::{Context, Extensions};
+
 use super::*;
+
+/// The context of a node called `vk`.
+pub(crate) fn context() -> Context {
+    Context {
+        node_name: "vk".to_owned(),
+        internal_ip: "127.0.0.1".parse().unwrap(),
+        kubelet_port: 10250,
+        operating_system: "linux".to_owned(),
+        cluster_domain: "cluster.local".to_owned(),
+        cluster: None,
+        state_dir: "unused".into(),
+        shared_dir: "unused".into(),
+        extensions: Extensions::new(),
+        supervisor: Supervisor::new(),
+    }
+}
 
 #[test]
 fn the_limits_are_those_of_the_service() {

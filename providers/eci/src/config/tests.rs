@@ -139,3 +139,34 @@ fn every_variable_sets_a_key() {
     assert_eq!(settings.capacity["cpu"], Quantity::units(1));
     assert!(settings.credentials.access_key.is_some());
 }
+
+#[test]
+fn the_reference_has_every_key_and_every_variable() {
+    let page = include_str!("../../../../docs/reference/configuration.md");
+    let (_, section) = page.split_once("## The provider `eci`").expect("a section about eci");
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let keys = [
+        "region",
+        "vSwitches",
+        "spread",
+        "securityGroup",
+        "clusterName",
+        "resourceGroup",
+        "credentials",
+        "accessKey",
+        "secretKey",
+        "profile",
+        "roleName",
+        "clusterDNS",
+        "capacity",
+        "tags",
+        "budget",
+        "prices",
+        "fields",
+        "fileUpdates",
+        "endpoint",
+    ];
+    for name in keys.into_iter().chain(VARIABLES.iter().map(|alias| alias.name)) {
+        assert!(section.contains(&format!("`{name}`")), "{name} is not in docs/reference/configuration.md");
+    }
+}

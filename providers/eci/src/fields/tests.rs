@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fs, sync::Arc};
 
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, PersistentVolume, PersistentVolumeSpec};
+use serde_json::json;
 use vk_container_group::{
     backend::{Plan, Rejection, ResolvedPod},
     plan::policy::{
@@ -10,10 +11,19 @@ use vk_container_group::{
         sample::{Sample, resolved},
     },
 };
-use vk_provider::resolve::Claim;
+use vk_provider::{
+    Config,
+    explanation::{ExplainRequest, Explanation, FieldPolicy, FieldResult},
+    resolve::Claim,
+};
 
 use super::*;
-use crate::translate::{EciRequest, Translator};
+use crate::{
+    backend::tests::context,
+    config::Settings,
+    explanation::explain,
+    translate::{EciRequest, Translator},
+};
 
 /// The page in the documentation.
 const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/eci-fields.md");
@@ -98,6 +108,17 @@ fn disagreement(sample: &Sample, policy: Policy, choice: Option<Choice>) -> Opti
     }
 }
 
+/// What the configuration can make of a row, with its choice.
+fn outcomes(row: &Row) -> Vec<(Policy, Option<Choice>)> {
+    match row.policy {
+        Policy::EmulatedOrRefused => {
+            vec![(Policy::EmulatedOrRefused, None), (Policy::Refused, Some(Choice::Refuse))]
+        }
+        Policy::IgnoredOrRefused => vec![(Policy::Ignored, None), (Policy::Refused, Some(Choice::Refuse))],
+        policy => vec![(policy, None)],
+    }
+}
+
 #[test]
 fn every_field_of_the_api_types_has_a_row() {
     assert_eq!(FIELDS.problems(), Vec::<String>::new());
@@ -107,20 +128,99 @@ fn every_field_of_the_api_types_has_a_row() {
 fn the_translator_does_what_the_table_says() {
     let mut wrong = Vec::new();
     for sample in FIELDS.samples() {
-        let row = sample.row;
-        let cases: &[(Policy, Option<Choice>)] = match row.policy {
-            Policy::EmulatedOrRefused => {
-                &[(Policy::EmulatedOrRefused, None), (Policy::Refused, Some(Choice::Refuse))]
-            }
-            Policy::IgnoredOrRefused => &[(Policy::Ignored, None), (Policy::Refused, Some(Choice::Refuse))],
-            policy => &[(policy, None)],
-        };
-        for (policy, choice) in cases {
-            let found = disagreement(&sample, *policy, *choice);
-            wrong.extend(found.map(|what| format!("{} ({policy:?}): {what}", row.field)));
+        for (policy, choice) in outcomes(sample.row) {
+            let found = disagreement(&sample, policy, choice);
+            wrong.extend(found.map(|what| format!("{} ({policy:?}): {what}", sample.row.field)));
         }
     }
     assert!(wrong.is_empty(), "{} rows disagree:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// The explanation of a pod under this choice.
+async fn explained(sample: &Sample, choice: Option<Choice>) -> Explanation {
+    let config = json!({
+        "region": "cn-hangzhou", "vSwitches": ["vsw-a"], "securityGroup": "sg-1", "clusterDNS": ["10.96.0.10"],
+        "prices": {"cpuHour": 0.049, "memoryGiBHour": 0.0061, "currency": "USD"},
+    });
+    let mut settings = Settings::read(&Config::Inline(config)).unwrap();
+    settings.fields =
+        Choices(BTreeMap::from_iter(choice.map(|choice| (sample.row.field.to_owned(), choice))));
+    let request = ExplainRequest { pod: Arc::new(sample.changed.clone()), ask_backend: false };
+    explain(&settings, &context(), &request).await
+}
+
+/// Fields and messages, in an order of their own. That a field is ignored is the column beside the message.
+fn messages<'a>(all: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<(String, String)> {
+    let plain = |message: &str| message.strip_prefix("ignored: ").unwrap_or(message).to_owned();
+    let mut all: Vec<_> =
+        all.into_iter().map(|(field, message)| (field.to_owned(), plain(message))).collect();
+    all.sort();
+    all
+}
+
+/// What is wrong with the explanation of a sample under this policy.
+async fn misexplained(sample: &Sample, policy: Policy, choice: Option<Choice>) -> Option<String> {
+    let row = sample.row;
+    let explanation = explained(sample, choice).await;
+    let shown = |rows: &mut dyn Iterator<Item = &FieldResult>| {
+        messages(rows.map(|row| (row.field.as_str(), row.result.as_str())).collect::<Vec<_>>())
+    };
+    let (warned, refused) = (shown(&mut explanation.warnings()), shown(&mut explanation.refused()));
+    let (warns, refuses) = match plan(&translator(choice.map(|choice| (row.field, choice))), sample, true) {
+        Ok(plan) => {
+            let warnings = plan.warnings.iter().map(|one| (one.field.as_str(), one.message.as_str()));
+            (messages(warnings), Vec::new())
+        }
+        // The warnings of a pod that does not run are shown, too, but nobody gets them.
+        Err(rejection) => {
+            let errors = rejection.errors.iter().map(|one| (one.field.as_str(), one.message.as_str()));
+            (warned.clone(), messages(errors))
+        }
+    };
+    if (&warned, &refused) != (&warns, &refuses) {
+        return Some(format!(
+            "shows the warnings {warned:?} and refusals {refused:?}, the translation has {warns:?} and {refuses:?}"
+        ));
+    }
+    if explanation.runs() != refuses.is_empty() {
+        return Some(format!("runs: {}", explanation.runs()));
+    }
+    // A list of containers or volumes is shown by its items.
+    let is_item =
+        |path: &str| path.strip_prefix(sample.path.as_str()).is_some_and(|rest| rest.starts_with('['));
+    // Items without a name have their number in paths.
+    let is_it = |path: &str| path.replace("[0]", "") == sample.path;
+    let mut rows = explanation.fields.iter();
+    let Some(found) = rows.find(|row| is_it(&row.field) || is_item(&row.field)) else {
+        return Some(format!("has no row {}: {:?}", sample.path, explanation.fields));
+    };
+    let (expected, warning) = match policy {
+        Policy::Native => (FieldPolicy::Native, None),
+        Policy::Emulated => (FieldPolicy::Emulated, None),
+        Policy::Ignored | Policy::IgnoredOrRefused => (FieldPolicy::Ignored, Some(true)),
+        Policy::EmulatedOrRefused => (FieldPolicy::Emulated, Some(true)),
+        Policy::Refused => (FieldPolicy::Refused, Some(false)),
+        Policy::Elsewhere => (FieldPolicy::Elsewhere, Some(false)),
+    };
+    if found.policy != expected || warning.is_some_and(|warning| found.warning != warning) {
+        return Some(format!("is {found:?}"));
+    }
+    // Where the translation has nothing special to say, the row shows what the table says.
+    let is_special = found.warning || found.policy == FieldPolicy::Refused || found.field != sample.path;
+    let numbered = row.result.replace("Container.N", "Container.1");
+    (!is_special && found.result != numbered).then(|| format!("says {}, not {numbered}", found.result))
+}
+
+#[tokio::test]
+async fn explain_pod_says_about_every_row_what_the_translator_does() {
+    let mut wrong = Vec::new();
+    for sample in FIELDS.samples() {
+        for (policy, choice) in outcomes(sample.row) {
+            let found = misexplained(&sample, policy, choice).await;
+            wrong.extend(found.map(|what| format!("{} ({policy:?}): {what}", sample.row.field)));
+        }
+    }
+    assert!(wrong.is_empty(), "{} rows are wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]

@@ -32,6 +32,20 @@ fn well_but_for(action: &'static str, reply: impl Fn() -> Reply) -> impl Fn(&Rec
                 Reply::refusal(400, "DryRunOperation", "the request would have succeeded")
             }
             "ListUsage" => Reply::json(&json!({"Attributes": {"UsedCpu": "10", "MaxCpu": 100}})),
+            "DescribeContainerGroupStatus" => Reply::json(&json!({"Data": [{"ContainerGroupId": "eci-1"}]})),
+            "DescribeContainerGroupEvents" => Reply::json(&json!({"Data": []})),
+            "DescribeMultiContainerGroupMetric" => Reply::json(&json!({"Records": []})),
+            "DeleteContainerGroup"
+            | "UpdateContainerGroup"
+            | "DescribeContainerLog"
+            | "ExecContainerCommand" => {
+                assert_ne!(received.parameter("ContainerGroupId"), "eci-1", "doctor changes nothing");
+                Reply::refusal(
+                    404,
+                    "ContainerGroup.NotFound",
+                    "The specified container group does not exist.",
+                )
+            }
             other => panic!("{other} is not expected"),
         }
     }

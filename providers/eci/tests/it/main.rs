@@ -4,6 +4,7 @@
 
 mod bad_clouds;
 mod calls;
+mod doctor;
 mod emulated_account;
 mod scripted_server;
 mod support;

@@ -33,11 +33,6 @@ pub(super) struct ClusterPods {
     pub(super) nodes: HashSet<(String, String)>,
 }
 
-/// The id of the API server's cluster, if it can be read.
-pub(super) async fn cluster_id(client: &Result<Client, String>) -> Option<String> {
-    vk_kube::cluster_id::cluster_id(client.as_ref().ok()?).await.ok()
-}
-
 // === impl ClusterPods ===
 
 impl ClusterPods {

@@ -2,6 +2,7 @@
 //! of this host.
 
 mod commands;
+mod deployment;
 mod outages;
 #[cfg(feature = "e2e")]
 mod rollout;
@@ -15,12 +16,13 @@ use std::{
     time::Duration,
 };
 
+use jiff::Timestamp;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt as _;
 use vk_testing::{
     ControlPlane,
-    cloud::eci::{self, Containers, EciEmulator, Options, Timing},
+    cloud::eci::{self, BillingRecord, Containers, EciEmulator, Options, Timing},
     control_plane::Namespace,
     eventually,
 };
@@ -37,6 +39,8 @@ struct EciNode<'a> {
     emulator: EciEmulator,
     name: String,
     folder: TempDir,
+    /// The budget in the configuration of the provider.
+    budget: Value,
     process: Option<Process>,
 }
 
@@ -49,7 +53,49 @@ struct Ended {
 }
 
 async fn emulator() -> EciEmulator {
-    let mut options = Options { containers: Containers::Processes, limits_rates: false, ..Options::new() };
+    let mut options = Options { containers: Containers::Processes, ..Options::new() };
+    options.settings.timing = Timing::instant();
+    EciEmulator::start(options).await.unwrap()
+}
+
+/// Checks that no second of a pod was billed twice: no two groups of one pod existed at the same time. Returns how many pods had a group.
+fn billed_once(bills: &[BillingRecord]) -> usize {
+    let mut owners: BTreeMap<String, Vec<&BillingRecord>> = BTreeMap::new();
+    for bill in bills {
+        // The name is that of the pod's UID, and of the attempt from the second on.
+        let pod = bill.name.splitn(3, '-').take(2).collect::<Vec<_>>().join("-");
+        owners.entry(pod).or_default().push(bill);
+    }
+    for (pod, bills) in &mut owners {
+        bills.sort_by_key(|bill| bill.from);
+        for pair in bills.windows(2) {
+            assert!(pair[0].to.is_some_and(|to| to <= pair[1].from), "{pod} is paid for twice: {pair:?}");
+        }
+    }
+    owners.len()
+}
+
+fn bill(name: &str, from: i64, to: Option<i64>) -> BillingRecord {
+    let time = |second| Timestamp::from_second(second).unwrap();
+    let (id, name) = (format!("eci-{from}"), name.to_owned());
+    BillingRecord { id, name, from: time(from), to: to.map(time), cpu: 2.0, memory: 4.0 }
+}
+
+#[test]
+fn attempts_one_after_the_other_are_paid_for_once() {
+    let bills = [bill("vk-b", 20, None), bill("vk-a", 0, Some(10)), bill("vk-a-2", 10, None)];
+    assert_eq!(billed_once(&bills), 2);
+}
+
+#[test]
+#[should_panic(expected = "vk-a is paid for twice")]
+fn a_second_attempt_at_the_same_time_is_paid_for_twice() {
+    billed_once(&[bill("vk-a-2", 9, Some(20)), bill("vk-a", 0, Some(10))]);
+}
+
+/// A cloud whose containers are simulated.
+async fn simulated() -> EciEmulator {
+    let mut options = Options::new();
     options.settings.timing = Timing::instant();
     EciEmulator::start(options).await.unwrap()
 }
@@ -64,12 +110,18 @@ impl<'a> EciNode<'a> {
 
     /// The same on this cloud.
     async fn start_on(cluster: &'a ControlPlane, name: &str, emulator: EciEmulator) -> Self {
+        Self::start_with(cluster, name, emulator, json!({"requestsPerSecond": 100, "burst": 100})).await
+    }
+
+    /// The same with a budget.
+    async fn start_with(cluster: &'a ControlPlane, name: &str, emulator: EciEmulator, budget: Value) -> Self {
         let mut node = Self {
             cluster,
             namespace: cluster.namespace(name).await.unwrap(),
             emulator,
             name: format!("eci-{name}"),
             folder: TempDir::new().unwrap(),
+            budget,
             process: None,
         };
         node.process = Some(node.launch(&[]));
@@ -89,7 +141,7 @@ impl<'a> EciNode<'a> {
             "accessKey": "testid",
             "secretKey": "testsecret",
             "endpoint": self.emulator.endpoint(),
-            "budget": {"requestsPerSecond": 100, "burst": 100},
+            "budget": self.budget,
             "prices": {"cpuHour": 0.049, "memoryGiBHour": 0.0061, "currency": "USD"},
         });
         std::fs::write(&path, config.to_string()).unwrap();
@@ -211,8 +263,8 @@ impl<'a> EciNode<'a> {
         .await;
     }
 
-    /// Deletes all pods, and checks that nothing is left in the cloud, that no pod was paid for twice, and that the vendor's models
-    /// understand all that was said.
+    /// Deletes all pods, and checks that nothing is left in the cloud, that no second of a pod was paid for twice, and that the vendor's
+    /// models understand all that was said.
     async fn close(self) {
         self.kubectl(&["delete", "deployments,jobs,pods", "--all", "--wait=false"]).await;
         eventually("the cloud is empty", LATER, || async {
@@ -220,9 +272,9 @@ impl<'a> EciNode<'a> {
             if groups.is_empty() { Ok(()) } else { Err(format!("{groups:?}")) }
         })
         .await;
-        let mut names = BTreeSet::new();
-        for bill in self.emulator.bills() {
-            assert!(names.insert(bill.name.clone()), "paid for twice: {bill:?}");
+        let bills = self.emulator.bills();
+        billed_once(&bills);
+        for bill in bills {
             assert!(bill.to.is_some(), "still paid for: {bill:?}");
         }
         tokio::task::block_in_place(|| eci::judge(&self.emulator));

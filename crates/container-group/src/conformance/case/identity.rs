@@ -53,7 +53,9 @@ pub(crate) async fn call_that_hangs_or_panics<C: TestCloud>(context: &CaseContex
         context.cloud.fail(Action::Create, fault.clone());
         context.cloud.fail(Action::Changes, fault.clone());
         context.cloud.fail(Action::Delete, fault);
+        let begin = tokio::time::Instant::now();
         node.create(&pod).await;
+        assert!(begin.elapsed() <= 90 * SECOND, "it is created after {:?}", begin.elapsed());
         node.phase(&pod, "Running").await;
         assert_one_group(context, &pod);
         node.delete(&pod).await;

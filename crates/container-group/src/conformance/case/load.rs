@@ -1,13 +1,17 @@
 //! Many groups, few calls.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use k8s_openapi::api::core::v1::Pod;
 use tokio::time::{Instant, sleep};
 
 use crate::{
     GroupBackend as _,
-    backend::Action,
-    conformance::{CaseContext, Node, TestCloud, pod::pod},
+    backend::{Action, Class, Rate},
+    conformance::{
+        CaseContext, Node, TestCloud,
+        pod::{pod, reference},
+    },
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -18,9 +22,10 @@ pub(crate) async fn thousand_pods_under_a_10_rps_budget<C: TestCloud>(context: &
     context.cloud.set_start(20 * SECOND);
     let supervisor = vk_supervisor::Supervisor::new();
     let budget = Node::<C>::budget(&supervisor, 10.0, 20.0);
+    // A cloud that allows hardly more.
+    context.cloud.faults().limit(Rate { per_second: 10.5, burst: 21.0 });
     let node = Node::start_as(context, "vk", budget, supervisor);
-    let pods: Vec<_> =
-        (1..=1000).map(|number| pod(&format!("web-{number}"), number, context.clock.now())).collect();
+    let pods = thousand_pods(context);
     let begin = Instant::now();
     futures::future::join_all(pods.iter().map(|pod| node.create(pod))).await;
     for pod in &pods {
@@ -41,8 +46,7 @@ pub(crate) async fn thousand_pods_under_a_10_rps_budget<C: TestCloud>(context: &
 
 pub(crate) async fn thousand_idle_groups<C: TestCloud>(context: &CaseContext<C>) {
     let node = Node::start(context);
-    let pods: Vec<_> =
-        (1..=1000).map(|number| pod(&format!("web-{number}"), number, context.clock.now())).collect();
+    let pods = thousand_pods(context);
     futures::future::join_all(pods.iter().map(|pod| node.create(pod))).await;
     for pod in &pods {
         node.phase(pod, "Running").await;
@@ -54,10 +58,101 @@ pub(crate) async fn thousand_idle_groups<C: TestCloud>(context: &CaseContext<C>)
     let calls = context.cloud.total_calls() - before;
     // Half a call per second.
     assert!(calls <= u64::from(minutes) * 30, "{calls} calls in {minutes} minutes");
-    context.cloud.preempt(&crate::conformance::pod::reference(&pods[0]).uid);
+    context.cloud.preempt(&reference(&pods[0]).uid);
     let begin = Instant::now();
     node.phase(&pods[0], "Failed").await;
     assert!(begin.elapsed() <= 35 * SECOND, "visible after {:?}", begin.elapsed());
+}
+
+pub(crate) async fn change_among_thousand_groups<C: TestCloud>(context: &CaseContext<C>) {
+    let node = Node::start(context);
+    let pods = thousand_pods(context);
+    futures::future::join_all(pods.iter().map(|pod| node.create(pod))).await;
+    for pod in &pods {
+        node.phase(pod, "Running").await;
+    }
+    sleep(300 * SECOND).await;
+    // Something else is in progress.
+    context.cloud.set_start(600 * SECOND);
+    node.create(&pod("other", 1001, context.clock.now())).await;
+    sleep(30 * SECOND).await;
+    context.cloud.preempt(&reference(&pods[1]).uid);
+    let begin = Instant::now();
+    node.phase(&pods[1], "Failed").await;
+    // Without a feed each poll reads all pages.
+    let most = if context.cloud.backend().caps().feed { 3 } else { 10 };
+    assert!(begin.elapsed() <= most * SECOND, "visible after {:?}", begin.elapsed());
+}
+
+/// How long it takes until 1,000 pods run, and how many calls succeed until then.
+async fn run_thousand_pods<C: TestCloud>(context: &CaseContext<C>, first: u32) -> (Duration, u64) {
+    let supervisor = vk_supervisor::Supervisor::new();
+    // The undisturbed run takes as long as the storm.
+    let budget = Node::<C>::budget(&supervisor, 3.5, 7.0);
+    let node = Node::start_as(context, &format!("vk-{first}"), budget, supervisor);
+    let pods: Vec<Pod> = (first..first + 1000)
+        .map(|number| pod(&format!("web-{number}"), number, context.clock.now()))
+        .collect();
+    let (begin, calls) = (Instant::now(), context.cloud.total_calls() - context.cloud.failed_calls());
+    let created = futures::future::join_all(pods.iter().map(|pod| node.create(pod)));
+    let all_run = node.until("all run", async || {
+        let journal = node.journal.lock();
+        let running = journal.statuses.values().filter(|status| status.phase.as_deref() == Some("Running"));
+        running.count() == pods.len()
+    });
+    // A core whose call has timed out asks again later: the pods run by then.
+    tokio::select! {
+        () = all_run => {}
+        () = async { created.await; std::future::pending().await } => {}
+    }
+    let result = (begin.elapsed(), context.cloud.total_calls() - context.cloud.failed_calls() - calls);
+    assert_eq!(context.cloud.seen_groups().len(), 1000, "what succeeded was not repeated");
+    for pod in &pods {
+        context.cloud.vanish(&reference(pod).uid);
+    }
+    node.kill().await;
+    result
+}
+
+pub(crate) async fn throttle_storm<C: TestCloud>(context: &CaseContext<C>) {
+    let (undisturbed, calls) = run_thousand_pods(context, 1).await;
+    context.cloud.faults().throttle_share(Some(0.5));
+    let storm = async {
+        sleep(300 * SECOND).await;
+        context.cloud.faults().throttle_share(None);
+    };
+    let ((disturbed, more_calls), ()) = tokio::join!(run_thousand_pods(context, 2001), storm);
+    assert!(disturbed <= 2 * undisturbed, "{disturbed:?} instead of {undisturbed:?}");
+    assert!(disturbed > 300 * SECOND, "it lasts longer than the storm");
+    assert!(more_calls * 10 <= calls * 11, "{more_calls} successful calls instead of {calls}");
+}
+
+pub(crate) async fn outage_with_thousand_pods<C: TestCloud>(context: &CaseContext<C>) {
+    let supervisor = vk_supervisor::Supervisor::new();
+    let budget = Node::<C>::budget(&supervisor, 10.0, 20.0);
+    let node = Arc::new(Node::start_as(context, "vk", budget, supervisor));
+    assert!(node.pods().await.is_ok());
+    // Nobody knows what has become of the calls.
+    context.cloud.faults().set_outage(Some(Class::Ambiguous));
+    let pods = thousand_pods(context);
+    let created = futures::future::join_all(pods.iter().map(|pod| node.create(pod)));
+    let outage = async {
+        sleep(240 * SECOND).await;
+        context.cloud.faults().set_outage(None);
+        // A cloud that has just come back allows no more than the budget.
+        context.cloud.faults().limit(Rate { per_second: 10.5, burst: 21.0 });
+        context.cloud.failed_calls()
+    };
+    let (_, failed) = tokio::join!(created, outage);
+    for pod in &pods {
+        node.phase(pod, "Running").await;
+    }
+    assert_eq!(context.cloud.failed_calls(), failed, "no call was too many when the cloud was back");
+    assert_eq!(context.cloud.seen_groups().len(), 1000);
+}
+
+fn thousand_pods<C: TestCloud>(context: &CaseContext<C>) -> Vec<Pod> {
+    (1..=1000).map(|number| pod(&format!("web-{number}"), number, context.clock.now())).collect()
 }
 
 fn idle_minutes() -> u32 {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use tokio::time::sleep;
-use vk_provider::Provider as _;
+use vk_provider::{Provider as _, error::Kind};
+use vk_supervisor::Supervisor;
 
 use super::assert_one_group;
 use crate::{
@@ -36,6 +37,29 @@ pub(crate) async fn controller_restart_at_each_step<C: TestCloud>(context: &Case
         assert!(context.cloud.seen_groups().is_empty(), "after {step:?}: {:?}", context.cloud.seen_groups());
         node.kill().await;
     }
+}
+
+pub(crate) async fn handover_to_a_standby<C: TestCloud>(context: &CaseContext<C>) {
+    let leader = Node::start(context);
+    let supervisor = Supervisor::new();
+    let budget = Node::<C>::budget(&supervisor, 1000.0, 1000.0);
+    let standby = Node::stand_by(context, "vk", budget, supervisor, |_| {});
+    sleep(600 * SECOND).await;
+    let created = context.clock.now();
+    let (pod, unknown) = (pod("web", 1, created), reference(&pod("unknown", 2, created)));
+    leader.create(&pod).await;
+    leader.phase(&pod, "Running").await;
+    sleep(Duration::from_millis(10)).await;
+    leader.end_session().await;
+    standby.lead();
+    let pods = standby.pods().await.unwrap_or_default();
+    assert_eq!(pods, [reference(&pod)], "what the other process has created is known");
+    // What it may have created last is not known for some time.
+    let status = standby.engine.pod_status(&unknown).await;
+    assert!(status.is_err_and(|error| *error.kind() == Kind::Unavailable));
+    standby.absent(&unknown).await;
+    standby.create(&pod).await;
+    assert_eq!(context.cloud.calls(Action::Create), 1);
 }
 
 pub(crate) async fn events_once_across_restarts<C: TestCloud>(context: &CaseContext<C>) {

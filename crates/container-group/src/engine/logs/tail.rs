@@ -24,9 +24,10 @@ pub(super) struct LogTail {
     before: Vec<Line>,
 }
 
-/// Splits text into lines.
+/// Splits text into lines. A line without a time belongs to the line before it.
 pub(super) fn parse(text: &Bytes, stamped: bool) -> Vec<Line> {
     let mut lines = Vec::new();
+    let mut time = None;
     let mut rest = text.clone();
     while !rest.is_empty() {
         let end = rest.iter().position(|byte| *byte == b'\n').unwrap_or(rest.len());
@@ -34,12 +35,14 @@ pub(super) fn parse(text: &Bytes, stamped: bool) -> Vec<Line> {
         if !rest.is_empty() {
             let _ = rest.split_to(1);
         }
-        lines.push(if stamped { stamped_line(&line) } else { Line { time: None, text: line } });
+        let line = if stamped { stamped_line(&line) } else { Line { time: None, text: line } };
+        time = line.time.or(time);
+        lines.push(Line { time, ..line });
     }
     lines
 }
 
-/// A line with its time. A line without one belongs to the line before it.
+/// A line with its time, if it has one.
 fn stamped_line(line: &Bytes) -> Line {
     let end = line.iter().position(|byte| *byte == b' ').unwrap_or(line.len());
     let time = std::str::from_utf8(&line[..end]).ok().and_then(|text| text.parse().ok());
@@ -59,17 +62,22 @@ impl LogTail {
         self.last
     }
 
+    /// Whether these lines begin where the last answer ended, so that they are surely of the same log.
+    pub(super) fn continues(&self, lines: &[Line]) -> bool {
+        if !self.limits.stamped {
+            return self.overlap(lines) > 0;
+        }
+        let at_last: Vec<&Line> = lines.iter().filter(|line| line.time == self.last).collect();
+        let count = self.before.len();
+        count > 0 && at_last.windows(count).any(|some| some.iter().copied().eq(&self.before))
+    }
+
     /// The lines that were not read before. `full`: the cloud has cut off what did not fit.
     pub(super) fn new_lines(&mut self, lines: Vec<Line>, full: bool) -> Vec<Line> {
         if self.limits.stamped { self.by_time(lines, full) } else { self.by_overlap(lines) }
     }
 
-    fn by_time(&mut self, mut lines: Vec<Line>, full: bool) -> Vec<Line> {
-        let mut time = None;
-        for line in &mut lines {
-            time = line.time.or(time);
-            line.time = time;
-        }
+    fn by_time(&mut self, lines: Vec<Line>, full: bool) -> Vec<Line> {
         let last = self.last;
         let is_old = |line: &Line| last.zip(line.time).is_some_and(|(last, time)| time < last);
         let at_last = |line: &Line| last.is_some() && line.time == last;
@@ -113,10 +121,19 @@ impl LogTail {
 
     /// Without times, the end of what was read before is looked for.
     fn by_overlap(&mut self, lines: Vec<Line>) -> Vec<Line> {
-        let before = std::mem::replace(&mut self.before, lines.clone());
+        let overlap = self.overlap(&lines);
+        if !lines.is_empty() {
+            self.before.clone_from(&lines);
+        }
+        lines.into_iter().skip(overlap).collect()
+    }
+
+    /// How many of the first lines are the last ones of the answer before.
+    fn overlap(&self, lines: &[Line]) -> usize {
+        let before = &self.before;
         let longest = before.len().min(lines.len());
         let overlap = (0..=longest).rev().find(|count| before[before.len() - count..] == lines[..*count]);
-        lines.into_iter().skip(overlap.unwrap_or(0)).collect()
+        overlap.unwrap_or(0)
     }
 }
 
@@ -204,6 +221,6 @@ mod tests {
         let lines = parse(&text, true);
         assert_eq!(lines[0].text, Bytes::from_static(b" two blanks\xff"));
         assert_eq!((lines[1].text.len(), lines[1].time.is_some()), (0, true));
-        assert_eq!((&lines[2].text[..], lines[2].time), (&b"no time"[..], None));
+        assert_eq!((&lines[2].text[..], lines[2].time), (&b"no time"[..], lines[1].time));
     }
 }

@@ -353,7 +353,10 @@ impl World {
                 }
                 Answer::Page(Ok(shown))
             }
-            PollCall::Changes { before, .. } => Answer::Page(Ok(self.cloud.changes(self.now, before, rng))),
+            PollCall::Changes { since, .. } => {
+                let before = self.now.saturating_sub(self.started + since);
+                Answer::Page(Ok(self.cloud.changes(self.now, before, rng)))
+            }
             PollCall::Detail(groups) => Answer::Details(Ok(self.cloud.detail(self.now, &groups))),
             PollCall::Probe => {
                 let live = self.cloud.groups.iter().filter(|one| one.is_live(self.now)).count();

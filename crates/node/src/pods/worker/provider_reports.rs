@@ -27,6 +27,13 @@ impl Worker {
         match status {
             Some(status) => self.report(cx, status),
             None if self.backend.is_present() => self.set_lost(cx),
+            // The first list after a start may lack what an earlier process has just created.
+            None if self.backend.is_unknown()
+                && self.desired.is_terminating()
+                && !self.desired.has_ended() =>
+            {
+                self.backend.set_present();
+            }
             None => self.backend.set_absent(),
         }
     }

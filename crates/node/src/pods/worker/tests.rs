@@ -63,6 +63,12 @@ impl Fixture {
         Self::with(Policy::default())
     }
 
+    /// A pod of which nobody has asked the provider yet.
+    fn unlisted() -> Self {
+        let worker = Worker::new(PodRef::new("default", "web", "u1"), false);
+        Self { worker, ..Self::new() }
+    }
+
     fn with(policy: Policy) -> Self {
         let mut writes = WriteQueue::default();
         writes.set_available(usize::MAX);
@@ -447,6 +453,23 @@ fn a_pod_that_is_gone_is_stopped_at_once_whatever_is_in_flight() {
     assert_eq!(grace_of(&fixture.handle(Event::Gone)), Some(Duration::ZERO));
 }
 
+/// An earlier process may have created it a moment ago, and the list of a backend may be older than that.
+#[test]
+fn a_pod_that_is_found_terminating_leaves_only_after_the_provider_was_told_to_delete_it() {
+    let removes = |effect: &PodEffect| matches!(effect, PodEffect::Write { write: PodWrite::Remove, .. });
+    let mut lists_first = Fixture::new();
+    let first = lists_first.handle(deleted(30));
+    let mut lists_last = Fixture::unlisted();
+    assert!(!has(&lists_last.handle(deleted(30)), removes));
+    let last = lists_last.handle(Event::Listed { requested_at: lists_last.now, status: None });
+    for (mut fixture, effects) in [(lists_first, first), (lists_last, last)] {
+        assert!(grace_of(&effects).is_some() && !has(&effects, removes), "{effects:?}");
+        let gone = ProviderFailure { kind: Kind::NotFound, message: "none".to_owned() };
+        let effects = fixture.called(Err(gone));
+        assert!(write_of(&effects).is_some() || has(&effects, removes), "{effects:?}");
+    }
+}
+
 /// The API server writes a deletionTimestamp in whole seconds, which for a short grace period can be most of it.
 #[test]
 fn a_grace_period_is_not_shortened_by_the_fraction_of_a_second_that_its_timestamp_lacks() {
@@ -467,7 +490,7 @@ fn a_node_whose_clock_is_ahead_kills_nobody_early() {
 
 #[test]
 fn a_restart_does_not_renew_the_grace_of_a_pod_that_it_finds_terminating() {
-    let mut fixture = Fixture::new();
+    let mut fixture = Fixture::unlisted();
     fixture.now = Duration::from_secs(20);
     fixture.handle(deleted(30));
     let effects =

@@ -39,9 +39,29 @@ impl Setup {
         self.client.ask(&self.node.object(), &question()).await
     }
 
+    /// Asks until the node gets this token.
+    async fn ask_until(&self, token: &str) {
+        let asking = async {
+            while self.node.tokens().pop().as_deref() != Some(token) {
+                self.ask().await.unwrap();
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(20), asking).await.expect("the node gets it");
+    }
+
     fn token_requests(&self) -> usize {
         self.api_server.requests().len()
     }
+}
+
+/// Waits until this is so.
+async fn eventually(is_so: impl Fn() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), waiting).await.expect("it is so eventually");
 }
 
 /// Moves the clock. It runs otherwise, because the servers are real.
@@ -84,14 +104,29 @@ async fn a_token_is_renewed_at_80_percent_of_its_life() {
     assert_eq!(setup.token_requests(), 1);
     setup.api_server.respond_with(TokenResponse::Token { seconds: 100 });
     pass(Duration::from_secs(6)).await;
-    setup.ask().await.unwrap();
+    setup.ask_until(&issued(2)).await;
     // The API server has shortened the life of the second one.
     pass(Duration::from_secs(75)).await;
     setup.ask().await.unwrap();
-    assert_eq!(setup.token_requests(), 2);
+    assert_eq!((setup.token_requests(), setup.node.tokens().pop()), (2, Some(issued(2))));
     pass(Duration::from_secs(6)).await;
+    setup.ask_until(&issued(3)).await;
+    assert_eq!(setup.token_requests(), 3, "one for all questions");
+}
+
+#[tokio::test]
+async fn a_valid_token_is_handed_out_at_once_while_it_is_renewed() {
+    let setup = Setup::new().await;
     setup.ask().await.unwrap();
-    assert_eq!(setup.node.tokens(), [issued(1), issued(1), issued(2), issued(2), issued(3)]);
+    setup.api_server.respond_with(TokenResponse::Never);
+    pass(Duration::from_secs(510)).await;
+    let started = Instant::now();
+    for result in join_all((0..10).map(|_| setup.ask())).await {
+        result.unwrap();
+    }
+    assert!(started.elapsed() < Duration::from_millis(1500), "{:?}", started.elapsed());
+    assert_eq!(setup.node.tokens(), vec![issued(1); 11]);
+    eventually(|| setup.token_requests() == 2).await;
 }
 
 #[tokio::test]
@@ -103,10 +138,11 @@ async fn a_token_that_cannot_be_renewed_is_used_until_it_expires() {
     for _ in 0..10 {
         setup.ask().await.unwrap();
     }
+    eventually(|| setup.token_requests() >= 2).await;
     assert_eq!(setup.token_requests(), 2, "a failure is not repeated at once");
     pass(Duration::from_secs(6)).await;
     setup.ask().await.unwrap();
-    assert_eq!(setup.token_requests(), 3);
+    eventually(|| setup.token_requests() == 3).await;
     pass(Duration::from_secs(100)).await;
     let error = setup.ask().await.unwrap_err();
     assert!(matches!(error, AskError::NoToken { .. }), "{error:?}");

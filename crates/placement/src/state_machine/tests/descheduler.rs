@@ -536,3 +536,70 @@ fn an_eviction_counts_although_its_pod_is_gone_before_it_is_answered() {
     let is_count = |effect: &&Effect| matches!(effect, Effect::Count(Outcome::Evicted { dry_run: false }));
     assert_eq!(stepped.effects.iter().filter(is_count).count(), 1, "{:?}", stepped.effects);
 }
+
+/// The calls until the next housekeeping is over.
+fn calls_within_a_minute(stepped: &mut SteppedMachine) -> Vec<ApiCall> {
+    let mut calls = Vec::new();
+    for _ in 0..61 {
+        stepped.now += SECOND;
+        stepped.handle(Vec::new());
+        for (id, call) in stepped.calls() {
+            calls.push(call);
+            stepped.handle(vec![Input::Answered(id, Ok(Answer::Done))]);
+        }
+    }
+    calls
+}
+
+#[test]
+fn a_node_that_takes_a_pod_before_it_is_evicted_is_not_avoided() {
+    let taken = || {
+        let Input::Pod(mut pod) = stuck_pod("p-0", "owner-0") else { unreachable!() };
+        let conditions = Arc::make_mut(&mut pod).status.as_mut().unwrap().conditions.as_mut().unwrap();
+        conditions[0].status = "True".to_owned();
+        Input::Pod(pod)
+    };
+    let again = || stuck_pod("p-0", "owner-0");
+    for (is_sent, is_stuck_again, answer, is_avoided) in [
+        (false, false, Ok(Answer::Done), false),
+        (false, true, Ok(Answer::Done), false),
+        (false, false, Err(Error::new(Kind::Timeout, "no answer")), false),
+        (true, false, Err(Error::new(Kind::Conflict, "changed")), false),
+        (true, true, Err(Error::new(Kind::Conflict, "changed")), false),
+        (true, false, Err(Error::new(Kind::Timeout, "no answer")), true),
+        (true, false, Ok(Answer::Done), true),
+    ] {
+        let case = format!("evicted: {is_sent}, stuck again: {is_stuck_again}, {answer:?}");
+        let few = DeschedulerSettings { most: 1, ..DeschedulerSettings::default() };
+        let mut stepped = stuck_pods(few, 1);
+        let (mut id, write) = stepped.calls().remove(0);
+        assert!(matches!(write, ApiCall::WriteAvoidTable(_)), "{write:?}");
+        if is_sent {
+            stepped.handle(vec![Input::Answered(id, Ok(Answer::Done))]);
+            id = stepped.calls().remove(0).0;
+        }
+        stepped.handle(vec![taken()]);
+        if is_stuck_again {
+            stepped.handle(vec![again(), taken(), again()]);
+            assert!(stepped.calls().is_empty(), "{case}");
+        }
+        stepped.now += SECOND;
+        stepped.handle(vec![Input::Answered(id, answer)]);
+        if is_stuck_again {
+            stepped.handle(vec![taken()]);
+        }
+        assert!(stepped.calls().is_empty(), "{case}");
+        if !is_avoided {
+            stepped.handle(vec![stuck_pod("p-1", "owner-1")]);
+            let calls = stepped.calls();
+            let is_next = matches!(&*calls, [(_, ApiCall::WriteAvoidTable(_))]);
+            assert!(is_next, "another pod has its turn, {case}: {calls:?}");
+        }
+        let removed = json!({"avoid.team.owner-0": null});
+        let calls = calls_within_a_minute(&mut stepped);
+        let is_removed = calls
+            .iter()
+            .any(|call| matches!(call, ApiCall::WriteAvoidTable(changes) if json!(changes) == removed));
+        assert_eq!(is_removed, !is_avoided, "{case}: {calls:?}");
+    }
+}

@@ -8,7 +8,7 @@ use super::{
     SECOND, gates,
     lower_cluster::Behaviour,
     order,
-    stepped_machine::{SteppedMachine, input, node, pod},
+    stepped_machine::{SteppedMachine, fits, input, local, node, pod},
     trials, world,
 };
 use crate::{
@@ -60,6 +60,88 @@ fn a_pod_that_cannot_be_evicted_is_not_pinned_where_only_kube_scheduler_knows_wh
         world.run_for(5 * SECOND);
         assert_eq!((world.place("a").as_str(), world.trials), ("vk-b", 0), "{metadata}, pin: {pin}");
     }
+}
+
+#[test]
+fn after_an_eviction_the_next_pod_does_not_go_to_local_again() {
+    let mut settings = with_order(&["local", "vk-a"]);
+    settings.gates.as_mut().unwrap().pin = true;
+    let mut world = world(settings);
+    world.add_local_node("machine", 4);
+    world.add_virtual_node("vk-a", 4, 4);
+    world.forbidden = Some("machine".to_owned());
+    world.create_pod("a-0", 3, json!({}));
+    world.run_for(65 * SECOND);
+    assert_eq!(world.evicted, ["a-0"]);
+    world.create_pod("a-1", 3, json!({}));
+    world.run_for(5 * SECOND);
+    assert_eq!(world.place("a-1"), "vk-a");
+}
+
+/// With the affinity placement cannot tell, so that the pod is not pinned to the machine.
+#[test]
+fn pods_that_no_machine_takes_try_local_again_with_a_back_off() {
+    let affinity = json!({"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "example.com/rack", "labelSelector": {"matchLabels": {"app": "absent"}}},
+    ]}});
+    for (spec, pin) in [(json!({}), false), (json!({}), true), (json!({"affinity": affinity}), true)] {
+        let mut settings = order(&["local"]);
+        settings.gates.as_mut().unwrap().pin = pin;
+        let mut world = world(settings);
+        world.recreates = true;
+        world.add_local_node("machine", 4);
+        world.forbidden = Some("machine".to_owned());
+        world.create_pod("a", 3, json!({"spec": spec}));
+        world.run_for(1800 * SECOND);
+        let evicted = world.evicted.len();
+        assert!((7..=10).contains(&evicted), "{evicted} evictions in half an hour, {spec}");
+        world.forbidden = None;
+        world.run_for(370 * SECOND);
+        let places: Vec<_> = world.pods.keys().map(|uid| world.place(uid)).collect();
+        assert_eq!(places, ["machine"]);
+    }
+}
+
+#[test]
+fn a_group_that_no_machine_takes_goes_on_to_a_virtual_node() {
+    let mut world = world(order(&["local", "vk-a"]));
+    world.add_local_node("machine", 9);
+    world.add_virtual_node("vk-a", 3, 4);
+    world.forbidden = Some("machine".to_owned());
+    for name in ["train-0", "train-1", "train-2"] {
+        world.create_member(name, 3, "train", 3, json!({}));
+    }
+    world.run_for(70 * SECOND);
+    assert_eq!(world.evicted.len(), 3);
+    for name in ["again-0", "again-1", "again-2"] {
+        world.create_member(name, 3, "train", 3, json!({}));
+    }
+    world.run_for(10 * SECOND);
+    assert_eq!(["again-0", "again-1", "again-2"].map(|name| world.place(name)), ["vk-a", "vk-a", "vk-a"]);
+}
+
+#[test]
+fn a_pod_that_the_api_server_does_not_let_go_to_a_machine_goes_elsewhere() {
+    let mut stepped = SteppedMachine::new(order(&["local", "vk-a"]));
+    stepped.start(
+        vec![local("machine"), node("vk-a", 4, &json!({})), input(pod("a", 3, &json!({})))],
+        &["machine", "vk-a"],
+    );
+    let mut nodes = Vec::new();
+    while stepped.now < 70 * SECOND {
+        for (id, ..) in stepped.asks() {
+            stepped.answer(id, fits(1));
+        }
+        for (id, call) in stepped.calls() {
+            if let ApiCall::Nominate { node, .. } = call {
+                nodes.push(node.to_string());
+            }
+            stepped.handle(vec![Input::Answered(id, Err(Error::new(Kind::Forbidden, "no")))]);
+        }
+        stepped.now += SECOND;
+        stepped.handle(Vec::new());
+    }
+    assert_eq!(nodes, ["machine", "vk-a"]);
 }
 
 #[test]

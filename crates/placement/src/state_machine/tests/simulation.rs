@@ -6,6 +6,7 @@
 //! nodes are honest. The pods of a group are never on different nodes, and the first loses its gate only when all are nominated, or have lower nodes.
 //! The descheduler evicts no pod of a Job that counts it, and none that is exempt or that nobody would create again; it evicts few pods a minute,
 //! of each controller one at a time, and after it has recorded the node to avoid (`world/eviction.rs`).
+//! No pod waits for longer than the back-off while a node that is honest has room for it (`idle_capacity.rs`).
 //! When the storm is over, no pod waits although a node has room for it, and no group although a node has room for all of it, no pod stays stuck
 //! although another node has room, and then nothing is written any more.
 
@@ -21,6 +22,7 @@ use vk_provider::placement::trial_node;
 
 use super::{
     SECOND, gates,
+    idle_capacity::{IdleCapacity, room},
     lower_cluster::{Behaviour, cpus},
     trials,
     world::{Faults, World},
@@ -32,7 +34,7 @@ use crate::{
 /// How many schedules are tried unless `VK_SEEDS` says otherwise.
 const SEEDS: u64 = 200;
 const NODES: [&str; 3] = ["vk-a", "vk-b", "vk-c"];
-const MACHINES: [&str; 2] = ["machine-0", "machine-1"];
+pub(super) const MACHINES: [&str; 2] = ["machine-0", "machine-1"];
 
 /// What differs between schedules.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,12 @@ impl Setup {
         Self { by_trial: bit(0), deschedules: bit(1), has_machines: bit(2), pins: bit(3) }
     }
 
+    /// How long a pod may wait at most although a node has room. With trials another node may be tried meanwhile, and then the node itself, after
+    /// the longest back-off.
+    fn longest_wait(self) -> Duration {
+        if self.by_trial { 600 * SECOND } else { 90 * SECOND }
+    }
+
     fn settings(self) -> Settings {
         let mut settings = if self.by_trial { trials } else { gates }(Preference::default());
         settings.gates.as_mut().unwrap().pin = self.pins;
@@ -66,6 +74,7 @@ impl Setup {
 
 fn storm(world: &mut World, setup: Setup) -> Result<(), String> {
     let by_trial = setup.by_trial;
+    let mut idle_capacity = IdleCapacity::new(setup.longest_wait());
     world.recreates = true;
     world.restart();
     for name in MACHINES.iter().filter(|_| setup.has_machines) {
@@ -108,13 +117,13 @@ fn storm(world: &mut World, setup: Setup) -> Result<(), String> {
             );
         }
         let pause = Duration::from_millis(world.rng.random_range(0..4000));
-        world.run_for(pause);
+        idle_capacity.watch(world, pause)?;
         meddle(world, only_honest);
         if (only_honest || by_trial) && world.waited_below > 0 {
             return Err(format!("a pod waits below: {:?}", below(world)));
         }
     }
-    calm(world, setup)
+    calm(world, setup, &mut idle_capacity)
 }
 
 /// What a pod says about who created it, and about the descheduler.
@@ -188,15 +197,15 @@ fn meddle(world: &mut World, only_honest: bool) {
     }
 }
 
-fn calm(world: &mut World, setup: Setup) -> Result<(), String> {
+fn calm(world: &mut World, setup: Setup, idle_capacity: &mut IdleCapacity) -> Result<(), String> {
     world.faults = Faults::default();
     for name in NODES {
         world.set_behaviour(name, Behaviour::Honest);
     }
-    world.run_for(100 * SECOND);
+    idle_capacity.watch(world, 100 * SECOND)?;
     if setup.deschedules {
         // An eviction that failed several times is repeated after ten minutes at the latest.
-        world.run_for(1200 * SECOND);
+        idle_capacity.watch(world, 1200 * SECOND)?;
         no_pod_is_stuck_in_vain(world)?;
     }
     // Pods that wait below because a node has lied never leave by themselves.
@@ -208,7 +217,7 @@ fn calm(world: &mut World, setup: Setup) -> Result<(), String> {
         if setup.by_trial { world.delete_pod(&uid) } else { world.bind_again(&uid) }
     }
     // A node that has refused is tried again after five minutes at the latest.
-    world.run_for(if setup.by_trial { 700 * SECOND } else { 200 * SECOND });
+    idle_capacity.watch(world, if setup.by_trial { 700 * SECOND } else { 200 * SECOND })?;
     if setup.by_trial && world.waited_below > 0 {
         return Err(format!("{} pods have waited below", world.waited_below));
     }
@@ -217,19 +226,13 @@ fn calm(world: &mut World, setup: Setup) -> Result<(), String> {
             return Err(format!("{uid} is still on trial"));
         }
     }
-    for pod in world.pods.values() {
-        let uid = pod.metadata.uid.clone().unwrap_or_default();
-        let wanted = cpus(pod);
-        if pod_state::gating(pod) != pod_state::Gating::Ours || pod_state::group(pod).is_some() {
-            continue;
-        }
-        let virtual_node = world
-            .lower
-            .iter()
-            .find(|(name, lower)| lower.fits(wanted) && world.free_above(name, &uid) >= wanted);
-        let machine = MACHINES.iter().find(|name| world.free_above(name, &uid) >= wanted);
-        if let Some(node) = virtual_node.map(|(name, _)| name.as_str()).or_else(|| machine.copied()) {
-            return Err(format!("{uid} with {wanted} waits although {node} has room:\n{}", places(world)));
+    for (uid, pod) in &world.pods {
+        if let Some(node) = room(world, uid, pod) {
+            return Err(format!(
+                "{uid} with {} waits although {node} has room:\n{}",
+                cpus(pod),
+                places(world)
+            ));
         }
     }
     for key in world.groups() {
@@ -284,7 +287,7 @@ fn unbound(world: &World) -> Vec<String> {
     world.pods.iter().filter(|(_, pod)| is_unbound(pod)).map(|(uid, _)| uid.clone()).collect()
 }
 
-fn places(world: &World) -> String {
+pub(super) fn places(world: &World) -> String {
     let place = |(uid, pod): (&String, &Pod)| {
         let nominated = pod_state::nominated_node(pod);
         format!("{uid} ({}): {}, nominated {nominated:?}", cpus(pod), world.place(uid))

@@ -1,6 +1,6 @@
 //! Pods that are on trial on a node before they lose their gate.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use serde_json::json;
 use vk_kube::{Error, Kind};
@@ -169,6 +169,56 @@ fn a_node_that_never_ends_a_trial_keeps_its_pod_from_other_nodes_and_no_other_po
 }
 
 #[test]
+fn a_trial_on_a_node_that_takes_none_any_more_is_removed_after_ten_minutes_and_the_pod_goes_elsewhere() {
+    let mut world = world(with_order(&["vk-a", "vk-b"]));
+    world.add_virtual_node("vk-a", 4, 4);
+    world.add_virtual_node("vk-b", 4, 4);
+    world.create_pod("a", 3, json!({}));
+    while world.trials == 0 {
+        world.run_for(Duration::from_millis(1));
+    }
+    world.set_takes_trials("vk-a", false);
+    world.run_for(650 * SECOND);
+    assert_eq!(trial_node(world.pod("a")), Some("vk-a"), "something of it may be left there");
+    let said: Vec<_> =
+        world.events.iter().map(|(_, reason, message)| format!("{reason}: {message}")).collect();
+    let expected = "TrialNotConfirmed: the trial on vk-a is over, and vk-a, which takes no pods on trial any more, has not \
+                    confirmed that nothing of the pod is left there; the pod waits for it for 10 min";
+    assert_eq!(said, [expected]);
+    world.run_for(30 * SECOND);
+    assert_eq!(world.place("a"), "vk-b");
+}
+
+#[test]
+fn a_node_that_takes_trials_again_or_is_not_ready_keeps_the_trials_that_it_has() {
+    let not_ready = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    for change in [None, Some(not_ready)] {
+        let mut stepped = SteppedMachine::new(trials(Preference::default()));
+        let declares =
+            |list: &str| json!({"metadata": {"annotations": {"virtual-kubelet.io/placement": list}}});
+        let takes_trials = node("vk-a", 400, &declares("fit,trial"));
+        stepped.start(vec![takes_trials.clone(), on_trial_until("a", "2027-01-01T00:00:01Z")], &["vk-a"]);
+        for minute in 0..60 {
+            stepped.now += 60 * SECOND;
+            let mut other = declares("fit");
+            if let Some(change) = &change {
+                json_patch::merge(&mut other, change);
+            }
+            let is_back = change.is_none() && minute % 9 == 0;
+            let vk_a = if is_back { takes_trials.clone() } else { node("vk-a", 400, &other) };
+            stepped.handle(vec![vk_a]);
+        }
+        assert!(!stepped.calls().iter().any(|(_, call)| is_removal(call)), "{change:?}");
+        stepped.handle(vec![node("vk-a", 400, &declares("fit"))]);
+        for _ in 0..11 {
+            stepped.now += 60 * SECOND;
+            stepped.handle(Vec::new());
+        }
+        assert!(stepped.calls().iter().any(|(_, call)| is_removal(call)), "{change:?}");
+    }
+}
+
+#[test]
 fn a_trial_on_a_node_that_does_not_exist_is_removed_and_the_pod_is_placed() {
     let mut world = world(trials(Preference::default()));
     world.add_virtual_node("vk-a", 4, 4);
@@ -329,22 +379,32 @@ fn with_order(names: &[&str]) -> super::Settings {
     settings
 }
 
+/// A pod that is on trial on `vk-a`.
+fn on_trial_until(name: &str, until: &str) -> Input {
+    let placed = json!([{"type": names::PLACED, "status": "Unknown", "reason": names::ON_TRIAL, "lastTransitionTime": "2027-01-01T00:00:00Z"}]);
+    input(pod(
+        name,
+        3,
+        &json!({
+            "metadata": {"labels": {TRIAL_LABEL: "vk-a"}, "annotations": {TRIAL_UNTIL_ANNOTATION: until}},
+            "status": {"conditions": placed, "nominatedNodeName": "vk-a"},
+        }),
+    ))
+}
+
+fn is_removal(call: &ApiCall) -> bool {
+    matches!(call, ApiCall::RemoveTrial { .. })
+}
+
 #[test]
 fn a_node_that_registers_again_keeps_its_trials() {
     let mut stepped = SteppedMachine::new(trials(Preference::default()));
     let takes_trials = json!({"metadata": {"annotations": {"virtual-kubelet.io/placement": "fit,trial"}}});
     let on_trial = |name: &str, version: &str, until: &str| {
-        let placed = json!([{"type": names::PLACED, "status": "Unknown", "reason": names::ON_TRIAL, "lastTransitionTime": "2027-01-01T00:00:00Z"}]);
-        input(pod(
-            name,
-            3,
-            &json!({
-                "metadata": {"resourceVersion": version, "labels": {TRIAL_LABEL: "vk-a"}, "annotations": {TRIAL_UNTIL_ANNOTATION: until}},
-                "status": {"conditions": placed, "nominatedNodeName": "vk-a"},
-            }),
-        ))
+        let Input::Pod(mut pod) = on_trial_until(name, until) else { unreachable!() };
+        Arc::make_mut(&mut pod).metadata.resource_version = Some(version.to_owned());
+        Input::Pod(pod)
     };
-    let is_removal = |call: &ApiCall| matches!(call, ApiCall::RemoveTrial { .. });
     let late = on_trial("late", "5", "2027-01-01T00:00:01Z");
     stepped.start(
         vec![node("vk-a", 400, &takes_trials), late, on_trial("other", "6", "2027-01-01T00:10:00Z")],

@@ -16,7 +16,6 @@ use k8s_openapi::{
 };
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
-use vk_provider::placement::trial_node;
 
 use self::process::Process;
 use super::lower_cluster::{Behaviour, LowerCluster, cpus};
@@ -308,6 +307,10 @@ impl World {
         let node = self.choose(&pod).filter(|node| self.free_above(node, uid) >= cpus(&pod));
         if node.is_none() || self.rng.random_bool(self.faults.unbound) {
             self.set_condition(&mut pod, "PodScheduled", false, "Unschedulable", "0/1 nodes are available");
+            if self.pins() {
+                // Before Kubernetes 1.35.
+                pod.status.as_mut().unwrap().nominated_node_name = None;
+            }
             return self.change_pod(uid, pod);
         }
         pod.spec.as_mut().unwrap().node_name.clone_from(&node);
@@ -340,9 +343,8 @@ impl World {
     fn create_below(&mut self, uid: &str) {
         let Some(mut pod) = self.pods.get(uid).cloned() else { return };
         let cpus = cpus(&pod);
-        let elsewhere = self.lower.iter().find(|(name, lower)| {
-            pod_state::node(&pod) != Some(name) && lower.runs(uid) && trial_node(&pod) == Some(name)
-        });
+        let elsewhere =
+            self.lower.iter().find(|(name, lower)| pod_state::node(&pod) != Some(name) && lower.runs(uid));
         assert!(elsewhere.is_none(), "{uid} has two lower pods");
         let Some(lower) = pod_state::node(&pod).and_then(|node| self.lower.get_mut(node)) else {
             pod.status.get_or_insert_default().phase = Some("Running".to_owned());

@@ -3,11 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "the tasks of a test end with its runtime")]
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -18,19 +14,20 @@ use rand::{SeedableRng as _, rngs::StdRng};
 use vk_container_group::{
     GroupBackend,
     backend::{
-        Action, CallError, CallResult, Caps, Class, ContainerState, Creation, Deletion, GroupRef, GroupStats,
-        Health, LogRange, Observed, Owner, Page, Plan, Price, Rejection, ResolvedPod, Scope, Size,
+        Action, CallError, CallResult, Caps, ContainerState, Creation, Deletion, GroupRef, GroupStats,
+        Health, LogRange, Observed, Owner, Page, Plan, Price, Rejection, ResolvedPod, Scope, Size, Update,
     },
     cloud::{CachedCredentials, Client, Credentials, Endpoint, Limits, alibaba::Api, client::PlainHttp},
     conformance::{SeenGroup, TestCloud},
-    fake::Fault,
+    fake::{CallFaults, Fault},
     identity::{self, Identity},
     plan::policy::Choices,
 };
 use vk_provider::ability::{ExecOptions, Started};
 use vk_supervisor::{Clock, Supervisor};
-use vk_testing::cloud::eci::{EciEmulator, Options};
+use vk_testing::cloud::eci::{AccessKey, EciEmulator, Options};
 
+use super::secrets::{SECRET_KEY, keep_journal_if_asked, trace_if_asked};
 use crate::{
     api::{EciApi, VERSION},
     backend::{BackendOptions, EciBackend, caps},
@@ -52,10 +49,7 @@ struct Inner {
     backend: EciBackend,
     api: EciApi,
     clock_error: Mutex<SignedDuration>,
-    faults: Mutex<BTreeMap<Action, VecDeque<Fault>>>,
-    calls: Mutex<BTreeMap<Action, u64>>,
-    failed: Mutex<u64>,
-    throttled_every: Mutex<Option<u64>>,
+    faults: CallFaults,
 }
 
 /// The backend with the faults of the suite.
@@ -66,12 +60,19 @@ pub(super) struct FaultyBackend(Arc<Inner>);
 
 impl EmulatedCloud {
     pub(super) fn start(clock: Clock) -> Self {
-        Self::start_with(clock, false)
+        Self::start_with(clock, false, false)
+    }
+
+    /// An emulator that throttles calls as the vendor does.
+    pub(super) fn start_with_rate_limits(clock: Clock) -> Self {
+        Self::start_with(clock, false, true)
     }
 
     /// An emulator, and a backend that replaces files or does not.
-    pub(super) fn start_with(clock: Clock, replaces_files: bool) -> Self {
-        let options = Options { limits_rates: false, clock: clock.clone(), ..Options::new() };
+    pub(super) fn start_with(clock: Clock, replaces_files: bool, limits_rates: bool) -> Self {
+        trace_if_asked();
+        let keys = [("testid".to_owned(), AccessKey::new(SECRET_KEY))].into();
+        let options = Options { keys, limits_rates, clock: clock.clone(), ..Options::new() };
         let emulator = EciEmulator::start(options).now_or_never().unwrap().unwrap();
         emulator.change_settings(|settings| {
             settings.timing.scheduling = SignedDuration::from_secs(2);
@@ -85,7 +86,7 @@ impl EmulatedCloud {
             tokio::spawn(served.serve(theirs));
             Box::new(ours)
         });
-        let key = Arc::new(Credentials::new("testid", "testsecret"));
+        let key = Arc::new(Credentials::new("testid", SECRET_KEY));
         let credentials = CachedCredentials::new(key, clock.clone(), StdRng::seed_from_u64(1));
         let endpoint = Endpoint::parse("http://127.0.0.1", PlainHttp::Loopback).unwrap();
         let api = Api::new(client.clone(), endpoint, VERSION, credentials, clock, StdRng::seed_from_u64(2));
@@ -116,10 +117,7 @@ impl EmulatedCloud {
             backend,
             api,
             clock_error: Mutex::new(SignedDuration::ZERO),
-            faults: Mutex::default(),
-            calls: Mutex::default(),
-            failed: Mutex::default(),
-            throttled_every: Mutex::default(),
+            faults: CallFaults::default(),
         }))
     }
 
@@ -145,12 +143,8 @@ impl TestCloud for EmulatedCloud {
         Arc::new(FaultyBackend(Arc::clone(&self.0)))
     }
 
-    fn fail(&self, action: Action, fault: Fault) {
-        self.0.faults.lock().entry(action).or_default().push_back(fault);
-    }
-
-    fn throttle(&self, every: Option<u64>) {
-        *self.0.throttled_every.lock() = every;
+    fn faults(&self) -> &CallFaults {
+        &self.0.faults
     }
 
     fn set_visible(&self, visible: bool) {
@@ -233,36 +227,15 @@ impl TestCloud for EmulatedCloud {
         GroupRef::new(id, name)
     }
 
-    fn calls(&self, action: Action) -> u64 {
-        self.0.calls.lock().get(&action).copied().unwrap_or_default()
-    }
-
-    fn total_calls(&self) -> u64 {
-        self.0.calls.lock().values().sum()
-    }
-
     fn failed_calls(&self) -> u64 {
-        *self.0.failed.lock()
+        let throttled: u64 = self.0.emulator.calls().values().map(|count| count.throttled).sum();
+        self.0.faults.failed_calls() + throttled
     }
 }
 
 // === impl FaultyBackend ===
 
 impl FaultyBackend {
-    /// Counts a call, and says what happens to it.
-    fn begin(&self, action: Action) -> Option<Fault> {
-        let total = {
-            let mut calls = self.0.calls.lock();
-            *calls.entry(action).or_default() += 1;
-            calls.values().sum::<u64>()
-        };
-        let fault = self.0.faults.lock().get_mut(&action).and_then(VecDeque::pop_front);
-        let every = self.0.throttled_every.lock().filter(|every| total.is_multiple_of(*every));
-        let fault = fault.or_else(|| every.map(|_| Fault::Refused(Class::Throttled { after: None })));
-        *self.0.failed.lock() += u64::from(fault.is_some());
-        fault
-    }
-
     /// Makes a call with its fault. `later` carries it out in the background.
     async fn call<T>(
         &self,
@@ -270,7 +243,7 @@ impl FaultyBackend {
         call: impl Future<Output = CallResult<T>> + Send,
         later: impl FnOnce(Duration) + Send,
     ) -> CallResult<T> {
-        match self.begin(action) {
+        match self.0.faults.begin(action) {
             None => call.await,
             Some(Fault::Refused(class)) => Err(CallError::new(class, "the test lets it fail")),
             Some(Fault::AnswerLost) => {
@@ -298,6 +271,12 @@ impl FaultyBackend {
         call: impl Future<Output = CallResult<T>> + Send,
     ) -> CallResult<T> {
         self.call(action, call, |_| panic!("reads are not carried out later")).await
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        keep_journal_if_asked(&self.emulator);
     }
 }
 
@@ -361,9 +340,15 @@ impl GroupBackend for FaultyBackend {
     }
 
     async fn observe(&self, scope: &Scope, page: Option<&str>) -> CallResult<Page> {
-        let mut page = self.read(Action::Observe, self.0.backend.observe(scope, page)).await?;
-        page.groups.iter_mut().for_each(|observed| self.0.adapt(observed));
-        Ok(page)
+        let faults = &self.0.faults;
+        let mut found = self.read(Action::Observe, self.0.backend.observe(scope, page)).await?;
+        found.groups.iter_mut().for_each(|observed| self.0.adapt(observed));
+        if scope.name.is_none() {
+            let number = faults.begin_page(page)?;
+            faults.end_page(number, page, &mut found);
+        }
+        faults.filter(&mut found);
+        Ok(found)
     }
 
     async fn detail(&self, groups: &[GroupRef]) -> CallResult<Vec<Observed>> {
@@ -385,6 +370,7 @@ impl GroupBackend for FaultyBackend {
     async fn changes(&self, scope: &Scope, before: Duration, page: Option<&str>) -> CallResult<Page> {
         let mut page = self.read(Action::Changes, self.0.backend.changes(scope, before, page)).await?;
         page.groups.iter_mut().for_each(|observed| self.0.adapt(observed));
+        self.0.faults.filter(&mut page);
         Ok(page)
     }
 
@@ -406,8 +392,8 @@ impl GroupBackend for FaultyBackend {
         self.read(Action::Stats, self.0.backend.stats(groups)).await
     }
 
-    async fn update(&self, group: &GroupRef, plan: &Plan<EciRequest>) -> CallResult<()> {
-        self.read(Action::Update, self.0.backend.update(group, plan)).await
+    async fn update(&self, group: &GroupRef, update: &Update<'_, EciRequest>) -> CallResult<()> {
+        self.read(Action::Update, self.0.backend.update(group, update)).await
     }
 
     async fn price(&self, size: &Size) -> CallResult<Option<Price>> {

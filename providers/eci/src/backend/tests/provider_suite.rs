@@ -23,12 +23,13 @@ use vk_provider::{Config, Context, Provider, Result};
 use vk_supervisor::Clock;
 use vk_testing::{
     cloud::{
-        eci::{Containers, EciEmulator, Options, Settings, Timing},
+        eci::{AccessKey, Containers, EciEmulator, Options, Settings, Timing},
         vendor,
     },
     conformance::{CaseResult, ContainerBehavior, Feature, PodBehavior, Subject},
 };
 
+use super::secrets::{SECRET_KEY, keep_journal_if_asked, trace_if_asked};
 use crate::{
     api::{EciApi, VERSION},
     backend::caps,
@@ -68,8 +69,16 @@ impl EmulatedAccount {
     fn new(containers: Containers, clock: Clock, connect: Connect) -> Self {
         let restart = SignedDuration::from_millis(50);
         let settings = Settings { timing: Timing { restart, ..Timing::instant() }, ..Settings::default() };
-        let options =
-            Options { settings, containers, limits_rates: false, clock: clock.clone(), ..Options::new() };
+        trace_if_asked();
+        let keys = [("testid".to_owned(), AccessKey::new(SECRET_KEY))].into();
+        let options = Options {
+            keys,
+            settings,
+            containers,
+            limits_rates: false,
+            clock: clock.clone(),
+            ..Options::new()
+        };
         // To bind a port takes no time.
         let emulator = Arc::new(EciEmulator::start(options).now_or_never().unwrap().unwrap());
         Self { emulator, containers, clock, connect }
@@ -87,14 +96,25 @@ impl EmulatedAccount {
         Self::new(Containers::Processes, Clock::system(), connect)
     }
 
+    /// The emulator itself.
+    pub(super) fn emulator(&self) -> Arc<EciEmulator> {
+        Arc::clone(&self.emulator)
+    }
+
     fn settings(&self) -> config::Settings {
         let config = json!({
             "region": "cn-hangzhou", "vSwitches": ["vsw-a"], "securityGroup": "sg-1", "clusterName": "shop",
             "endpoint": self.emulator.endpoint(), "credentials": "static", "accessKey": "testid",
-            "secretKey": "testsecret", "clusterDNS": ["10.96.0.10"],
+            "secretKey": SECRET_KEY, "clusterDNS": ["10.96.0.10"],
             "budget": {"requestsPerSecond": 1000, "burst": 1000}, "prices": "cloud",
         });
         config::Settings::read(&Config::Inline(config)).unwrap()
+    }
+}
+
+impl Drop for EmulatedAccount {
+    fn drop(&mut self) {
+        keep_journal_if_asked(&self.emulator);
     }
 }
 
@@ -108,7 +128,7 @@ fn connect_in_memory(emulator: &Arc<EciEmulator>, settings: &config::Settings, c
     });
     // The next process may not repeat the nonces of this one.
     let rng = || StdRng::from_rng(&mut rand::rng());
-    let key = Arc::new(Credentials::new("testid", "testsecret"));
+    let key = Arc::new(Credentials::new("testid", SECRET_KEY));
     let credentials = CachedCredentials::new(key, clock.clone(), rng());
     let endpoint = settings.endpoint.clone();
     let api = Api::new(client.clone(), endpoint, VERSION, credentials.clone(), clock.clone(), rng());

@@ -135,7 +135,7 @@ fn pod_with_files(context: &Context) -> Pod {
 
 #[test]
 fn files_that_change_are_replaced_in_the_running_group_if_the_configuration_says_so() {
-    let open = |clock| EmulatedCloud::start_with(clock, true);
+    let open = |clock| EmulatedCloud::start_with(clock, true, false);
     conformance::check(open, |context| {
         Box::pin(async move {
             let supervisor = Supervisor::new();

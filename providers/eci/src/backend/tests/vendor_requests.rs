@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use vk_container_group::{
-    backend::{Creation, GroupBackend as _, GroupRef, LogRange, Owner, Plan, Scope, Size},
+    backend::{Creation, GroupBackend as _, GroupRef, LogRange, Owner, Plan, Scope, Size, Update},
     cloud::Limits,
     identity::{self, Identity},
     plan::policy::sample,
@@ -210,7 +210,10 @@ async fn every_other_call_is_sent_as_the_vendors_sdk_sends_it() {
     }
     backend.dry_run(&plan).await.unwrap();
     note("CreateContainerGroup");
-    backend.update(&group, &plan).await.unwrap();
+    backend
+        .update(&group, &Update { plan: &plan, tags: &[("vk-layout".to_owned(), "1".to_owned())] })
+        .await
+        .unwrap();
     note("UpdateContainerGroup");
     backend.delete(&group, Duration::from_secs(30)).await.unwrap();
     note("DeleteContainerGroup");

@@ -171,8 +171,28 @@ async fn dev_on_eci_runs_its_pods_on_an_emulator_and_leaves_nothing() {
     }
     let pods = dev.kubectl(&["get", "pods", "-o", "wide"]);
     assert_eq!(pods.matches(" Running ").count(), 2, "{pods}");
-    let sizes = "jsonpath={.items[*].metadata.annotations.virtual-kubelet\\.io/size}";
-    assert!(!dev.kubectl(&["get", "pods", "-o", sizes]).is_empty());
+    for annotation in ["group", "size", "price"] {
+        let path = format!("jsonpath={{.items[*].metadata.annotations.virtual-kubelet\\.io/{annotation}}}");
+        let count = eventually(&format!("every pod has its {annotation}"), SWEPT, || async {
+            let shown = dev.kubectl(&["get", "pods", "-o", &path]);
+            // A price is a number and a currency.
+            let words = shown.split_whitespace().count() / if annotation == "price" { 2 } else { 1 };
+            if words == 3 { Ok(shown) } else { Err(shown) }
+        })
+        .await;
+        assert!(annotation != "price" || count.contains("USD"), "{count}");
+    }
+    eventually("the events of the cloud are those of the pods", SWEPT, || async {
+        let events = dev.kubectl(&["get", "events", "-o", "jsonpath={.items[*].reason}"]);
+        let is_there = |reason: &&str| events.split_whitespace().any(|one| one == *reason);
+        if ["Scheduled", "Pulled", "Started"].iter().all(is_there) { Ok(()) } else { Err(events) }
+    })
+    .await;
+    let described = dev.kubectl(&["describe", "pods", "-l", "app=hello"]);
+    assert!(described.contains("virtual-kubelet.io/size: "), "{described}");
+    assert!(dev.kubectl(&["logs", "deployment/hello"]).contains(": hello "));
+    let page = dev.kubectl(&["exec", "deployment/hello", "--", "cat", "/www/index.html"]);
+    assert!(page.contains("Hello from a container group!"), "{page}");
     dev.process.signal(Signal::INT);
     let outcome = dev.process.end(SWEPT + GONE).await;
     assert_eq!(outcome.code, 0, "{outcome:?}");

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
 use serde_json::Value;
 use vk_testing::{ControlPlane, cloud::eci::EciEmulator, eventually};
 
-use super::{EciNode, LATER};
+use super::{EciNode, LATER, simulated};
 use crate::vk;
 
 /// Creates a group whose pod does not exist, marked as those of the node.
@@ -85,4 +87,50 @@ async fn explain_pod_and_groups_say_what_is_paid_for() {
     })
     .await;
     node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the control plane: make test"]
+async fn doctor_knows_the_cluster_as_the_node_does() {
+    let cluster = ControlPlane::shared().await;
+    let emulator = simulated().await;
+    let folder = tempfile::TempDir::new().unwrap();
+    // The three required keys, and how to reach the emulator.
+    let config = |more: &str| {
+        let path = folder.path().join("eci.yaml");
+        let text = format!(
+            "region: cn-hangzhou\nvSwitches: [vsw-a]\nsecurityGroup: sg-1\nendpoint: {}\n{more}",
+            emulator.endpoint()
+        );
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let doctor = |config: &str, kubeconfig: &str| {
+        let arguments =
+            ["doctor", "--provider", "eci", "--provider-config", config, "--kubeconfig", kubeconfig];
+        let run = vk(&arguments).env("ECI_ACCESS_KEY", "testid").env("ECI_SECRET_KEY", "testsecret");
+        tokio::task::block_in_place(|| run.run())
+    };
+    let minimal = config("");
+    let outcome = doctor(&minimal, cluster.admin_kubeconfig().to_str().unwrap());
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, ""), "{outcome:?}");
+    let namespaces: Api<Namespace> = Api::all(cluster.admin().unwrap());
+    let system = namespaces.get("kube-system").await.unwrap().metadata.uid.unwrap();
+    for words in ["ok       cluster: ", &system, "vSwitch vsw-a", "permission to delete: granted"] {
+        assert!(outcome.stdout.contains(words), "{words}: {}", outcome.stdout);
+    }
+    // Who may not read the namespace is told so, and what to do.
+    let nobody = folder.path().join("nobody");
+    cluster.write_kubeconfig(&nobody, "nobody", &[]).unwrap();
+    let nobody = nobody.to_str().unwrap();
+    let outcome = doctor(&minimal, nobody);
+    assert_eq!(outcome.code, 1, "{outcome:?}");
+    let line = |what: &str| outcome.stdout.lines().find(|line| line.contains(what)).unwrap().to_owned();
+    assert!(line("error    cluster: ").contains("clusterName"), "{outcome:?}");
+    assert!(line("warning  cluster id: ").contains("kube-system"), "{outcome:?}");
+    // With a name in the configuration it is not missed.
+    let outcome = doctor(&config("clusterName: shop\n"), nobody);
+    assert_eq!(outcome.code, 0, "{outcome:?}");
+    assert!(!outcome.stdout.contains("cluster id"), "{outcome:?}");
+    assert!(emulator.groups().is_empty(), "nothing is created");
 }

@@ -2,30 +2,28 @@
 
 #![allow(clippy::print_stdout, reason = "what was measured on the way")]
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 use vk_testing::{
     ControlPlane,
-    cloud::eci::{EciEmulator, Fault, Options as Cloud, Rule, Timing},
+    cloud::eci::{self, EciEmulator, Fault, GroupSummary, Options as Cloud, Rule, Timing},
     control_plane::Options,
     eventually,
 };
 
-use super::{super::becomes_ready, EciNode};
+use super::{super::becomes_ready, EciNode, billed_once};
 use crate::live::container_node::number;
 
 const LIMIT: Duration = Duration::from_mins(5);
 /// Of another cluster in the account.
 const FOREIGN: &str = "somebody-elses";
 
+/// A cloud with the vendor's rate limits.
 async fn cloud() -> EciEmulator {
-    let mut options = Cloud { limits_rates: false, seed: number("VK_SEED", 1) as u64, ..Cloud::new() };
+    let mut options = Cloud { seed: number("VK_SEED", 1) as u64, ..Cloud::new() };
     options.settings.timing = Timing::instant();
     EciEmulator::start(options).await.unwrap()
 }
@@ -97,21 +95,60 @@ async fn settled(node: &EciNode<'_>, replicas: usize, revision: usize) {
     .await;
 }
 
-/// Checks that no second of a pod was billed twice: no two groups of one pod existed at the same time.
-fn billed_once(node: &EciNode<'_>) -> usize {
-    let mut owners: BTreeMap<String, Vec<_>> = BTreeMap::new();
-    for bill in node.emulator.bills().into_iter().filter(|bill| bill.name != FOREIGN) {
-        // The name is that of the pod's UID, and of the attempt from the second on.
-        let pod = bill.name.splitn(3, '-').take(2).collect::<Vec<_>>().join("-");
-        owners.entry(pod).or_default().push(bill);
+/// A group of another cluster in the account.
+struct Foreign {
+    id: String,
+    request: Option<Value>,
+}
+
+// === impl Foreign ===
+
+impl Foreign {
+    fn create(node: &EciNode<'_>) -> Self {
+        let id = node.emulator.create(&foreign_group()).unwrap();
+        let request = node.emulator.request(&id);
+        Self { id, request }
     }
-    for (pod, bills) in &mut owners {
-        bills.sort_by_key(|bill| bill.from);
-        for pair in bills.windows(2) {
-            assert!(pair[0].to.is_some_and(|to| to <= pair[1].from), "{pod} is paid for twice: {pair:?}");
-        }
+
+    fn is_unchanged(&self, node: &EciNode<'_>) {
+        assert_eq!(node.emulator.request(&self.id), self.request, "a foreign group was changed");
+        let is_there = |group: &GroupSummary| group.id == self.id && group.status != "Terminating";
+        assert!(node.emulator.groups().iter().any(is_there), "a foreign group was deleted");
     }
-    owners.len()
+}
+
+/// Checks that no second of a pod was billed twice. Returns how many pods had a group.
+fn pods_billed_once(node: &EciNode<'_>) -> usize {
+    let bills: Vec<_> = node.emulator.bills().into_iter().filter(|bill| bill.name != FOREIGN).collect();
+    billed_once(&bills)
+}
+
+/// Waits until the cloud has one group for each pod, and but for them only the foreign one.
+async fn one_group_for_each_pod(node: &EciNode<'_>, foreign: &Foreign) {
+    let pods = node.get("pods").await["items"].as_array().unwrap().clone();
+    let uids: BTreeSet<String> =
+        pods.iter().map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned()).collect();
+    eventually("the cloud has one group for each pod and no other", LIMIT, || async {
+        let groups = node.emulator.groups();
+        let own: Vec<_> = groups.iter().filter(|group| group.id != foreign.id).collect();
+        let owners: BTreeSet<_> = own
+            .iter()
+            .filter_map(|group| group.tags.iter().map(|(_, value)| value).find(|value| uids.contains(*value)))
+            .collect();
+        let counts = (own.len(), owners.len());
+        if counts == (uids.len(), uids.len()) { Ok(()) } else { Err(format!("{counts:?} of {}", uids.len())) }
+    })
+    .await;
+}
+
+/// Deletes the Deployment, and waits until the cloud has the foreign group only.
+async fn all_gone(node: &EciNode<'_>) {
+    node.kubectl(&["delete", "deployment/web"]).await;
+    eventually("the cloud has the foreign group only", LIMIT, || async {
+        let groups = node.emulator.groups();
+        if groups.len() == 1 { Ok(()) } else { Err(format!("{} groups", groups.len())) }
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -120,8 +157,7 @@ async fn kills_during_rollouts_on_a_cloud_with_every_fault_leave_one_group_for_e
     let (kills, replicas) = (number("VK_GROUP_KILLS", 100), number("VK_GROUP_PODS", 200));
     let cluster = ControlPlane::start(Options::with_controllers()).await.unwrap();
     let mut node = EciNode::start_on(&cluster, "rollout", cloud().await).await;
-    let foreign = node.emulator.create(&foreign_group()).unwrap();
-    let before = node.emulator.request(&foreign);
+    let foreign = Foreign::create(&node);
     for rule in faults() {
         node.emulator.add_fault(rule);
     }
@@ -141,44 +177,22 @@ async fn kills_during_rollouts_on_a_cloud_with_every_fault_leave_one_group_for_e
     node.emulator.clear_faults();
     becomes_ready(&cluster, &node.name).await;
     settled(&node, replicas, revision).await;
-    let uids: BTreeSet<String> = node.get("pods").await["items"]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|pod| pod["metadata"]["uid"].as_str().unwrap().to_owned())
-        .collect();
-    eventually("the cloud has one group for each pod and no other", LIMIT, || async {
-        let groups = node.emulator.groups();
-        let own: Vec<_> = groups.iter().filter(|group| group.id != foreign).collect();
-        let owners: BTreeSet<_> = own
-            .iter()
-            .filter_map(|group| group.tags.iter().map(|(_, value)| value).find(|value| uids.contains(*value)))
-            .collect();
-        let counts = (own.len(), owners.len());
-        if counts == (uids.len(), uids.len()) { Ok(()) } else { Err(format!("{counts:?} of {}", uids.len())) }
-    })
-    .await;
-    assert_eq!(node.emulator.request(&foreign), before, "a foreign group was changed");
-    let is_there =
-        node.emulator.groups().iter().any(|group| group.id == foreign && group.status != "Terminating");
-    assert!(is_there, "a foreign group was deleted");
+    one_group_for_each_pod(&node, &foreign).await;
+    foreign.is_unchanged(&node);
     let calls = node.emulator.calls();
     let sum = |of: fn(&vk_testing::cloud::eci::CallCount) -> u64| calls.values().map(of).sum::<u64>();
     println!(
         "seed {}: {kills} kills in {:.0?}, {replicas} pods run, {} pods had a group, {} calls, {} of them refused",
         number("VK_SEED", 1),
         begin.elapsed(),
-        billed_once(&node),
+        pods_billed_once(&node),
         sum(|count| count.total),
         sum(|count| count.refused),
     );
-    node.kubectl(&["delete", "deployment/web"]).await;
-    eventually("the cloud has the foreign group only", LIMIT, || async {
-        let groups = node.emulator.groups();
-        if groups.len() == 1 { Ok(()) } else { Err(format!("{} groups", groups.len())) }
-    })
-    .await;
-    billed_once(&node);
+    all_gone(&node).await;
+    pods_billed_once(&node);
+    foreign.is_unchanged(&node);
+    tokio::task::block_in_place(|| eci::judge(&node.emulator));
 }
 
 /// What another cluster has created in the account.
@@ -201,22 +215,22 @@ fn foreign_group() -> Vec<(String, String)> {
 async fn a_thousand_pods_are_created_run_and_deleted_with_few_calls() {
     let pods = number("VK_GROUP_BURST", 1000);
     let cluster = ControlPlane::start(Options::with_controllers()).await.unwrap();
-    let node = EciNode::start_on(&cluster, "burst", cloud().await).await;
+    let budget = json!({"requestsPerSecond": 10, "burst": 20});
+    let node = EciNode::start_with(&cluster, "burst", cloud().await, budget).await;
+    let foreign = Foreign::create(&node);
     node.emulator.reset_calls();
     let begin = Instant::now();
     node.apply(&deployment(&node, pods, 0)).await;
     settled(&node, pods, 0).await;
     let running = begin.elapsed();
-    node.kubectl(&["delete", "deployment/web"]).await;
-    eventually("the cloud is empty", LIMIT, || async {
-        let groups = node.emulator.groups();
-        if groups.is_empty() { Ok(()) } else { Err(format!("{} groups", groups.len())) }
-    })
-    .await;
+    one_group_for_each_pod(&node, &foreign).await;
+    all_gone(&node).await;
     let calls = node.emulator.calls();
-    assert_eq!(billed_once(&node), pods);
+    assert_eq!(pods_billed_once(&node), pods);
+    foreign.is_unchanged(&node);
     assert_eq!(calls["CreateContainerGroup"].total, pods as u64, "{calls:?}");
     assert_eq!(calls.values().map(|count| count.throttled).sum::<u64>(), 0, "{calls:?}");
+    tokio::task::block_in_place(|| eci::judge(&node.emulator));
     let total = calls.values().map(|count| count.total).sum::<u64>();
     println!(
         "{pods} pods Running after {running:.1?}, gone after {:.1?}; {total} calls, {} for 100 pods",

@@ -2,6 +2,7 @@
 
 use std::{process::Stdio, time::Duration};
 
+use serde_json::json;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
 use vk_testing::{ControlPlane, eventually};
 
@@ -44,6 +45,32 @@ async fn logs_follow_and_end_with_the_container() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs root: make test"]
+async fn logs_of_the_last_instance_and_since_a_time_are_shown() {
+    let node = EciNode::start(ControlPlane::shared().await, "previous").await;
+    let script = "n=$(cat /data/n 2>/dev/null || echo 0); n=$((n + 1)); echo $n > /data/n; echo run $n; \
+                  [ $n -gt 1 ] || exit 3; sleep 3; echo late; sleep 3600";
+    let mut pod = node.pod("crashes", script);
+    pod["spec"]["containers"][0]["volumeMounts"] = json!([{"name": "data", "mountPath": "/data"}]);
+    pod["spec"]["volumes"] = json!([{"name": "data", "emptyDir": {}}]);
+    node.apply(&pod).await;
+    eventually("the second instance has written all", LATER, || async {
+        let output = node.try_kubectl(&["logs", "crashes"], "").await;
+        if output.stdout == "run 2\nlate\n" { Ok(()) } else { Err(format!("{output:?}")) }
+    })
+    .await;
+    assert_eq!(node.kubectl(&["logs", "crashes", "--previous"]).await, "run 1\n");
+    let stamped = node.kubectl(&["logs", "crashes", "--timestamps", "--tail=1"]).await;
+    let since = format!("--since-time={}", stamped.split_once(' ').unwrap().0);
+    assert_eq!(node.kubectl(&["logs", "crashes", &since]).await, "late\n");
+    assert_eq!(node.kubectl(&["logs", "crashes", "--since=1h"]).await, "run 2\nlate\n");
+    let status = node.get("pod/crashes").await["status"]["containerStatuses"][0].clone();
+    assert_eq!(status["restartCount"], 1, "{status:#}");
+    assert_eq!(status["lastState"]["terminated"]["exitCode"], 3, "{status:#}");
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs root: make test"]
 async fn exec_has_codes_errors_input_and_top_has_usage() {
     let node = EciNode::start(ControlPlane::shared().await, "exec").await;
     node.apply(&node.pod("shell", "while :; do sleep 1; done")).await;
@@ -80,6 +107,35 @@ async fn exec_has_codes_errors_input_and_top_has_usage() {
         if used.as_u64() > Some(0) { Ok(()) } else { Err(value["pods"].to_string()) }
     })
     .await;
+    node.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs root: make test"]
+async fn exec_with_a_terminal_has_its_size_and_its_code() {
+    let node = EciNode::start(ControlPlane::shared().await, "terminal").await;
+    node.apply(&node.pod("shell", "while :; do sleep 1; done")).await;
+    node.ready("shell").await;
+    // `script` allocates a terminal. The size is sent after the start, and a quick command does not see it.
+    let on_terminal = async |inner: &str| {
+        let kubectl = node.cluster.kubectl().unwrap().display().to_string();
+        let script = format!(
+            "stty cols 132 rows 43; {kubectl} --namespace {} exec -it shell -- sh -c '{inner}'",
+            node.namespace.name()
+        );
+        let output = tokio::process::Command::new("script")
+            .args(["--quiet", "--return", "--command", &script, "/dev/null"])
+            .env("KUBECONFIG", node.cluster.admin_kubeconfig())
+            .env("NO_PROXY", "*")
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output();
+        let output = tokio::time::timeout(LATER, output).await.expect("the command ends").unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, output) = on_terminal("test -t 0 && test -t 1 && sleep 1 && stty size; exit 7").await;
+    assert!(output.contains("43 132"), "{output:?}");
+    assert_eq!(code, Some(7), "{output:?}");
     node.close().await;
 }
 

@@ -53,7 +53,8 @@ async fn a_pod_with_everything_has_it_all() {
     node.apply(&json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "page"}, "data": {"index.html": "hello"}, "binaryData": {"bytes": "AAECAw=="}})).await;
     node.apply(&json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "key"}, "stringData": {"password": "open-sesame"}})).await;
     let mut pod =
-        node.pod("all", "cat /scratch/from-init; trap 'echo bye; exit 0' TERM; while :; do sleep 0.1; done");
+        // It stays until its log was read.
+        node.pod("all", "cat /scratch/from-init; trap 'cat /scratch/stopped; sleep 6; exit 0' TERM; while :; do sleep 0.1; done");
     let container = &mut pod["spec"]["containers"][0];
     container["env"] = json!([
         {"name": "PLAIN", "value": "plain"},
@@ -66,13 +67,14 @@ async fn a_pod_with_everything_has_it_all() {
         {"name": "key", "mountPath": "/key"},
         {"name": "scratch", "mountPath": "/scratch"},
         {"name": "labels", "mountPath": "/labels"},
+        {"name": "token", "mountPath": "/token"},
     ]);
     container["readinessProbe"] =
         json!({"exec": {"command": ["test", "-e", "/scratch/started"]}, "periodSeconds": 1});
     container["livenessProbe"] = json!({"exec": {"command": ["true"]}, "periodSeconds": 1});
     container["lifecycle"] = json!({
         "postStart": {"exec": {"command": ["touch", "/scratch/started"]}},
-        "preStop": {"exec": {"command": ["touch", "/scratch/stopped"]}},
+        "preStop": {"exec": {"command": ["sh", "-c", "echo preStop was here > /scratch/stopped"]}},
     });
     pod["spec"]["initContainers"] = json!([{
         "name": "prepare", "image": "busybox:1", "command": ["sh", "-c", "echo prepared > /scratch/from-init"],
@@ -83,7 +85,11 @@ async fn a_pod_with_everything_has_it_all() {
         {"name": "key", "secret": {"secretName": "key", "items": [{"key": "password", "path": "deep/password", "mode": 0o400}]}},
         {"name": "scratch", "emptyDir": {}},
         {"name": "labels", "downwardAPI": {"items": [{"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}},
+        {"name": "token", "projected": {"sources": [{"serviceAccountToken": {"path": "for-vault", "audience": "vault", "expirationSeconds": 3600}}]}},
     ]);
+    pod["spec"]["serviceAccountName"] = "runner".into();
+    pod["spec"]["terminationGracePeriodSeconds"] = 20.into();
+    node.apply(&json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "runner"}})).await;
     node.apply(&pod).await;
     node.ready("all").await;
     let sh = async |script: &str| node.kubectl(&["exec", "all", "--", "sh", "-c", script]).await;
@@ -96,6 +102,12 @@ async fn a_pod_with_everything_has_it_all() {
         " 00 01 02 03\n440\n400\n"
     );
     assert!(sh("cat /labels/labels").await.contains("app=\"all\""));
+    let token = sh("cat /token/for-vault").await;
+    let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token, "audiences": ["vault"]}});
+    let review = node.try_kubectl(&["create", "-f", "-", "-o", "json"], &review.to_string()).await;
+    let review: serde_json::Value = serde_json::from_str(&review.stdout).unwrap();
+    let account = format!("system:serviceaccount:{}:runner", node.namespace.name());
+    assert_eq!(review["status"]["user"]["username"], account.as_str(), "{review:#}");
     assert_eq!(node.kubectl(&["logs", "all"]).await, "prepared\n");
     assert_eq!(status["initContainerStatuses"][0]["state"]["terminated"]["exitCode"], 0, "{status:#}");
     assert_eq!(status["qosClass"], "Burstable");
@@ -110,6 +122,13 @@ async fn a_pod_with_everything_has_it_all() {
         !journal.contains("open-sesame") && !journal.contains("b3Blbi1zZXNhbWU"),
         "the journal is masked"
     );
+    assert!(!journal.contains(token.trim()), "the journal is masked");
+    node.kubectl(&["delete", "pod/all", "--wait=false"]).await;
+    eventually("preStop has run before the container was told to stop", LATER, || async {
+        let output = node.try_kubectl(&["logs", "all"], "").await;
+        if output.stdout == "prepared\npreStop was here\n" { Ok(()) } else { Err(format!("{output:?}")) }
+    })
+    .await;
     node.close().await;
 }
 

@@ -6,11 +6,11 @@ use k8s_openapi::{
 };
 use rand::RngExt as _;
 use vk_kube::{Error, Kind};
-use vk_provider::placement::{TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION, trial_node};
+use vk_provider::placement::{TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION, declares_trial, trial_node};
 
 use super::{Scheduled, World};
 use crate::{
-    effect::{Answer, ApiCall, CallId, Input},
+    effect::{Answer, ApiCall, CallId, FormerNode, Input},
     eviction::AfterEviction,
     names, pod_state,
 };
@@ -90,9 +90,16 @@ impl World {
                 pod.status.get_or_insert_default().nominated_node_name = None;
                 self.change_pod(&uid, pod);
             }
-            ApiCall::RemoveTrial { absent, .. } => {
-                if absent.as_ref().is_some_and(|node| self.nodes.contains_key(&**node)) {
-                    return Err(Error::new(Kind::Conflict, "the Node exists"));
+            ApiCall::RemoveTrial { former, .. } => {
+                let is_responsible = match former {
+                    None => false,
+                    Some(FormerNode::Gone(node)) => self.nodes.contains_key(&**node),
+                    Some(FormerNode::WithoutTrials(node)) => {
+                        self.nodes.get(&**node).is_some_and(declares_trial)
+                    }
+                };
+                if is_responsible {
+                    return Err(Error::new(Kind::Conflict, "the node may remove it"));
                 }
                 pod.metadata.labels.get_or_insert_default().remove(TRIAL_LABEL);
                 pod.metadata.annotations.get_or_insert_default().remove(TRIAL_UNTIL_ANNOTATION);
@@ -114,7 +121,12 @@ impl World {
                     assert!(has_node, "{uid} has no lower node on {node}");
                     assert_eq!(pinned.as_deref(), Some(node), "{uid} may be bound elsewhere");
                 }
-                let may_stay_unpinned = AfterEviction::of(&pod) != AfterEviction::Replaced;
+                // A machine that was chosen although placement does not know all rules of the pod may be the wrong one.
+                let is_machine =
+                    pod_state::nominated_node(&pod).is_some_and(|node| !self.lower.contains_key(node));
+                let has_affinity = pod.spec.as_ref().is_some_and(|spec| spec.affinity.is_some());
+                let may_stay_unpinned =
+                    AfterEviction::of(&pod) != AfterEviction::Replaced || is_machine && has_affinity;
                 assert!(
                     !self.pins() || pinned.is_some() || may_stay_unpinned,
                     "{uid} may be bound elsewhere"

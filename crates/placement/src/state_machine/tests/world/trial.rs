@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use vk_provider::placement::{REFUSED_REASON, TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION, trial_node, trial_until};
+use vk_provider::placement::{
+    PLACEMENT_ANNOTATION, REFUSED_REASON, TRIAL_LABEL, TRIAL_UNTIL_ANNOTATION, declares_trial, trial_node,
+    trial_until,
+};
 
 use super::{Scheduled, World};
 use crate::{
@@ -31,6 +34,7 @@ impl World {
                 .schedule(Duration::from_secs(1), Scheduled::SyncNode(node.to_owned(), uid.to_owned()));
         }
         let Some(pod) = self.pods.get(uid).cloned() else { return self.remove_below(node, uid) };
+        let takes_trials = self.nodes.get(node).is_some_and(declares_trial);
         match pod_state::node(&pod) {
             // The provider's other part adopts what is there.
             Some(bound_to) if bound_to == node => {
@@ -39,8 +43,21 @@ impl World {
                 }
             }
             Some(_) => self.remove_below(node, uid),
-            None if trial_node(&pod) != Some(node) => self.remove_below(node, uid),
+            // A process that takes no trials is not shown the pod.
+            None if trial_node(&pod) != Some(node) || !takes_trials => self.remove_below(node, uid),
             None => self.try_pod(node, uid, pod, behaviour),
+        }
+    }
+
+    /// The process of a node is replaced by one that takes no pods on trial, or takes them again.
+    pub(in super::super) fn set_takes_trials(&mut self, name: &str, takes_trials: bool) {
+        let mut node = self.nodes[name].clone();
+        let declared = if takes_trials { "fit,trial" } else { "fit" };
+        let annotations = node.metadata.annotations.get_or_insert_default();
+        annotations.insert(PLACEMENT_ANNOTATION.to_owned(), declared.to_owned());
+        self.apply_node(node);
+        for uid in self.pods.keys().cloned().collect::<Vec<_>>() {
+            self.tell_nodes(&uid);
         }
     }
 
