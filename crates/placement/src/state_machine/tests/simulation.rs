@@ -57,10 +57,10 @@ impl Setup {
         Self { by_trial: bit(0), deschedules: bit(1), has_machines: bit(2), pins: bit(3) }
     }
 
-    /// How long a pod may wait at most although a node has room. With trials another node may be tried meanwhile, and then the node itself, after
-    /// the longest back-off.
+    /// How long a pod may wait at most although a node has room. By estimate the room of one that kube-scheduler does not bind is held for two
+    /// minutes. With trials another node may be tried meanwhile, and then the node itself, after the longest back-off.
     fn longest_wait(self) -> Duration {
-        if self.by_trial { 600 * SECOND } else { 90 * SECOND }
+        if self.by_trial { 600 * SECOND } else { 180 * SECOND }
     }
 
     fn settings(self) -> Settings {
