@@ -128,7 +128,17 @@ impl Containerd {
             let output = self.ctr(&["plugins", "ls"]);
             let text = String::from_utf8_lossy(&output.stdout);
             let ready = text.lines().any(|line| line.contains("cri") && line.trim_end().ends_with("ok"));
-            if ready { Ok(()) } else { Err(format!("{text}{}", String::from_utf8_lossy(&output.stderr))) }
+            let problems = || {
+                let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+                log.lines()
+                    .filter(|line| line.contains("failed to load plugin"))
+                    .collect::<Vec<_>>()
+                    .join("\n")
+            };
+            if ready {
+                return Ok(());
+            }
+            Err(format!("{text}{}{}", String::from_utf8_lossy(&output.stderr), problems()))
         })
         .await;
     }
