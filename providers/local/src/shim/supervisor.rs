@@ -79,7 +79,7 @@ struct Initialized {
     process: ContainerProcess,
 }
 
-/// Detaches from the process that started us. `None` if another supervisor is active.
+/// Detaches from the process that started us. `None` if another supervisor is active, or was: the state says what became of the container.
 fn initialize(dir: &Path) -> io::Result<Option<Initialized>> {
     sys::fd::close_inherited()?;
     let process = protocol::from_input()?;
@@ -91,7 +91,7 @@ fn initialize(dir: &Path) -> io::Result<Option<Initialized>> {
     let here = Path::new(".");
     let Some(lock) = state::lock(here)? else { return Ok(None) };
     if state::last_written(here)?.is_some() {
-        return Err(io::Error::other("the container has already been started"));
+        return Ok(None);
     }
     let launch: ShimLaunch =
         files::read_json(Path::new(LAUNCH))?.ok_or_else(|| io::Error::other("no launch.json"))?;

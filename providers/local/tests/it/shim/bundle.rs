@@ -172,7 +172,10 @@ impl Bundle {
         if self.launch.isolation == Isolation::Oci {
             let mut spec = self.spec.clone();
             process = ContainerProcess::take_from(&mut spec);
-            spec.save(self.shim.dir().join("config.json")).unwrap();
+            // An earlier start may just read it.
+            let [new, path] = ["config.json.new", "config.json"].map(|name| self.shim.dir().join(name));
+            spec.save(&new).unwrap();
+            std::fs::rename(new, path).unwrap();
         }
         self.shim.start(&program(), &self.launch, &process).await
     }

@@ -1,5 +1,7 @@
 //! Pods that the sum of a lower cluster would hold, and none of its nodes does.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 use vk_testing::eventually;
 
@@ -126,7 +128,9 @@ async fn karmada_6783_pods_of_a_whole_lower_node_each_all_run_and_none_waits_in_
 pub(super) async fn waited(below: &NamespaceClient<'_>) -> Vec<String> {
     let events = below.list("events").await;
     let failed = events.iter().filter(|event| event["reason"] == "FailedScheduling");
-    failed.map(|event| text(&event["involvedObject"]["name"]).to_owned()).collect()
+    // A pod may have several events.
+    let names: BTreeSet<&str> = failed.map(|event| text(&event["involvedObject"]["name"])).collect();
+    names.into_iter().map(ToOwned::to_owned).collect()
 }
 
 pub(super) fn count(pods: &[Value], is_counted: impl Fn(&Value) -> bool) -> usize {
